@@ -39,6 +39,7 @@ mod recovery;
 mod seal;
 mod sender;
 mod session;
+mod shares;
 mod spray;
 mod table;
 #[cfg(test)]

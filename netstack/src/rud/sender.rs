@@ -292,6 +292,12 @@ impl Sender {
         self.slots.on_wire().next().map_or(0, |at| self.message_bytes(at))
     }
 
+    /// The slots of the datagrams on the wire that were sent before `until`.
+    #[inline]
+    pub(super) fn sent_before(&self, until: u64) -> impl Iterator<Item = usize> {
+        self.slots.on_wire().take_while(move |at| self.slots.sent_at(*at) < until)
+    }
+
     /// Header and payload bytes of the longest datagram on the wire.
     pub(super) fn longest_bytes(&self) -> usize {
         self.slots.on_wire().map(|at| self.message_bytes(at)).max().unwrap_or(0)

@@ -58,6 +58,8 @@ pub(super) struct UnknownSender {
 pub(super) struct Look {
     pub(super) now: u64,
     pub(super) late: u64,
+    /// Whether the network has marked datagrams of any session.
+    pub(super) marks: bool,
 }
 
 /// One end of a session. Each part keeps its own state; the session passes datagrams and the time through them.

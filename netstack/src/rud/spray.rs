@@ -3,6 +3,8 @@
 //! Routers choose a link by a hash of the addresses and ports (ECMP, RFC 2992), so a link or switch that fails takes with it
 //! every datagram of the paths that lead over it, and none of the others.
 
+use super::shares::Shares;
+
 #[cfg(test)]
 mod tests;
 
@@ -74,6 +76,7 @@ pub(super) struct Spray {
     taken: Box<[u16]>,
     slots: u32,
     health: Box<[Health]>,
+    shares: Shares,
     out: u16,
     /// Datagrams that were delivered since there are records, modulo 2^32.
     delivered: u32,
@@ -103,7 +106,7 @@ impl Spray {
     /// The path of a datagram without data.
     #[inline]
     pub(super) fn pick(&self) -> u16 {
-        if self.out == 0 { self.next } else { self.pick_around(None) }
+        if self.out == 0 { self.next } else { self.pick_around(self.next, None) }
     }
 
     /// The paths in use in the order of their numbers: the `number`th, counted on from the first again.
@@ -134,7 +137,13 @@ impl Spray {
     /// The path of new data.
     #[inline]
     pub(super) fn pick_new(&self, now: u64) -> u16 {
-        if self.out == 0 { self.next } else { self.pick_with_care(now) }
+        if self.out == 0 { self.next_for_data() } else { self.pick_with_care(now) }
+    }
+
+    /// The next path of data.
+    #[inline]
+    fn next_for_data(&self) -> u16 {
+        if self.shares.are_kept() { self.shares.next() } else { self.next }
     }
 
     /// The path of the data in `slot`, which was sent before and takes another path than then: `good`, if that is known to deliver.
@@ -143,29 +152,29 @@ impl Spray {
         //= rud/spec.md section 6.7
         // A resend takes another path than the transmission that was lost.
         let before = self.taken.get(usize::from(slot)).copied();
-        good.filter(|_| good != before).unwrap_or_else(|| self.pick_around(before))
+        good.filter(|_| good != before).unwrap_or_else(|| self.pick_around(self.next_for_data(), before))
     }
 
     #[cold]
     fn pick_with_care(&self, now: u64) -> u16 {
         //= rud/spec.md section 6.7
         // New data tries a path that is out.
-        self.first_due(now).unwrap_or_else(|| self.pick_around(None))
+        self.first_due(now).unwrap_or_else(|| self.pick_around(self.next_for_data(), None))
     }
 
-    /// The next path in use that is not `other`; that one if no other is in use. Where those in use deliver nothing, all paths
+    /// The first path from `next` on that is in use and not `other`; that one if no other is in use. Where those in use deliver nothing, all paths
     /// count as in use.
     #[cold]
-    fn pick_around(&self, other: Option<u16>) -> u16 {
+    fn pick_around(&self, next: u16, other: Option<u16>) -> u16 {
         //= rud/spec.md section 6.7
         // When the last paths in use fail, one that is left out may be back.
         let in_use = |health: &Health| health.standing == Standing::InUse;
         let hopeless = self.health.iter().all(|h| !in_use(h) || h.streak >= HOPELESS);
-        let in_turn = (self.next..self.count).chain(0..self.next);
+        let in_turn = (next..self.count).chain(0..next);
         let mut usable = in_turn.filter(|&path| {
             Some(path) != other && (hopeless || self.health.get(usize::from(path)).is_none_or(in_use))
         });
-        usable.next().or(other).unwrap_or(self.next)
+        usable.next().or(other).unwrap_or(next)
     }
 
     /// A datagram went out on `path`.
@@ -186,6 +195,10 @@ impl Spray {
             self.on_lost(now, before);
         } else if self.out != 0 {
             self.on_trial(path);
+        }
+        if self.shares.are_kept() {
+            let is_used = |health: &Health| health.standing == Standing::InUse;
+            self.shares.on_sent(path, |at| self.health.get(at).is_none_or(is_used));
         }
     }
 
@@ -221,6 +234,17 @@ impl Spray {
     pub(super) fn on_delivered(&mut self, slot: usize) {
         if !self.health.is_empty() {
             self.count_delivered(self.taken[slot]);
+        }
+        if self.shares.are_kept() {
+            self.shares.on_delivered(self.taken[slot]);
+        }
+    }
+
+    /// The last transmission from `slot` is late; so many datagrams may be on the wire.
+    #[cold]
+    pub(super) fn on_late(&mut self, slot: usize, window: u32) {
+        if let Some(path) = self.taken.get(slot) {
+            self.shares.on_late(*path, self.count, window);
         }
     }
 

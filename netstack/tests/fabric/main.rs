@@ -131,6 +131,23 @@ fn permutation_traffic_without_faults() {
     }
 }
 
+/// Sessions that leave queues, as they have several paths, take nothing from those that cannot.
+#[test]
+fn sessions_of_one_path_are_not_starved_by_those_of_ten() {
+    let tree = FatTree::SMALL;
+    let mut world = World::mixed(tree, &permutation(tree, SEED), [1, PATHS], SEED);
+    world.send_each(u64::MAX / 2);
+    world.run(4 * MS);
+    let last = rates(&mut world, 2 * MS);
+    world.stop();
+    world.complete(1000 * MS);
+    let of = |first: usize| last.iter().copied().skip(first).step_by(2).collect::<Vec<_>>();
+    let [one, ten] = [of(0), of(1)];
+    let figures = format!("{:>7.3}{:>7.3}{:>8.3}{:>7.3}", mean(&one), least(&one), mean(&ten), least(&ten));
+    check(tree, "one path and 10 paths in turns", &figures);
+    assert!(least(&one) > 0.2 && least(&ten) > 0.2, "{figures}");
+}
+
 #[test]
 fn a_core_switch_dies() {
     for tree in trees() {

@@ -173,6 +173,11 @@ pub(crate) struct World {
 impl World {
     /// Sessions of so many paths for flows between pairs of hosts; nobody sends from two.
     pub(crate) fn new(tree: FatTree, pairs: &[(usize, usize)], paths: u16, seed: u64) -> Self {
+        Self::mixed(tree, pairs, [paths; 2], seed)
+    }
+
+    /// The same with other numbers of paths for every second session.
+    pub(crate) fn mixed(tree: FatTree, pairs: &[(usize, usize)], paths: [u16; 2], seed: u64) -> Self {
         let port = LinkConfig {
             bits_per_second: RATE,
             delay: RTT / (2 * HOPS),
@@ -206,6 +211,7 @@ impl World {
             queue: Vec::new(),
         };
         for (number, &(from, to)) in pairs.iter().enumerate() {
+            let paths = paths[number % 2];
             let tags = [0, 1].map(|end| (2 * number as u64 + end + 1) << 32);
             let sending = world.open((from, to), tags, paths);
             let receiving = world.open((to, from), [tags[1], tags[0]], paths);

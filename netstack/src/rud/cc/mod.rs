@@ -32,6 +32,8 @@ pub(super) struct AckSample {
     pub(super) delay: u64,
     /// The least that the network has taken lately; `NEVER` if that is not known.
     pub(super) base: u64,
+    /// Whether the network marks datagrams: it has marked some, of this session or another.
+    pub(super) marks: bool,
     /// Datagrams that were on the wire before it came.
     pub(super) flight: u32,
 }

@@ -22,6 +22,9 @@ const LONGEST_QUEUE: u64 = 100_000;
 /// A queue of this many times the aim does not build up within one round.
 const DOUBTFUL: u64 = 16;
 
+/// Where the network marks datagrams, the queue aimed at is this many times as long: marks come first, and say more.
+const MARKED: u64 = 4;
+
 /// Rounds without a queue after which the window grows faster.
 const CALM: u32 = 4;
 
@@ -56,6 +59,8 @@ pub(in crate::rud) struct Swift {
     /// The least queue that is aimed at.
     least_queue: u64,
     base: u64,
+    /// Whether the network marks datagrams.
+    marks: bool,
     /// The delay with a quarter of the queue that is aimed at; less counts as no queue.
     drained: u64,
     /// The delay above which the window shrinks.
@@ -93,6 +98,7 @@ impl Swift {
             alpha: ONE,
             least_queue: nanos(config.queue_delay),
             base: NEVER,
+            marks: false,
             drained: NEVER,
             target: NEVER,
             above: false,
@@ -111,14 +117,15 @@ impl Swift {
 
     fn aim(&mut self) {
         //= rud/spec.md section 7.4
-        // The more senders, the smaller their windows, and the longer the queue that they need to be even.
+        // The smaller the window, the longer the queue: so a session that meets two queues keeps a share of both links.
         if self.base != NEVER {
-            let window = self.window.clamp(LEAST, 64 * ONE);
-            // The inverse root of the window in 1/256: 32 for 64 datagrams, 1024 for a sixteenth of one.
+            let window = self.window.clamp(20 * ONE, 64 * ONE);
+            // The inverse root of the window in 1/256: 32 for 64 datagrams, 57 for 20.
             let inverse = ONE / window.isqrt();
             let queue = self.queue();
             self.drained = self.base + queue / 4;
-            self.target = self.base + queue + 2 * queue * inverse.saturating_sub(32) / (1024 - 32);
+            let times = if self.marks { MARKED } else { 1 };
+            self.target = self.base + times * queue * inverse / 32;
         }
     }
 
@@ -132,7 +139,7 @@ impl Swift {
 
     fn grow(&mut self, acked: u32) {
         //= rud/spec.md section 7.4
-        // By one for each datagram in slow start; then by a sixteenth of the window a round, but the less the larger it is: so two
+        // By one for each datagram in slow start; then by a sixteenth of the window a round, or an eighth of a datagram, but the less the larger it is: so two
         // senders become even although each is marked as often as the other. By an eighth when there was no queue for some rounds.
         let acked = u64::from(acked);
         self.window += if self.slow_start {
@@ -140,8 +147,8 @@ impl Swift {
         } else if self.calm >= CALM {
             acked * ONE / 8
         } else {
-            let most = 32 * ONE * ONE / self.window.max(32 * ONE);
-            let step = (self.window / 16).max(ONE / 16).min(most);
+            let most = 96 * ONE * ONE / self.window.max(ONE);
+            let step = (self.window / 16).max(ONE / 8).min(most);
             step * acked * ONE / self.window.max(ONE)
         };
         self.window = self.window.min(self.max);
@@ -259,8 +266,9 @@ impl Controller for Swift {
 
     #[inline]
     fn on_acked(&mut self, sample: &AckSample) {
-        if sample.base != self.base {
+        if sample.base != self.base || sample.marks != self.marks {
             self.base = sample.base;
+            self.marks = sample.marks;
             self.aim();
         }
         let in_time = sample.delay <= self.target && sample.delay != NEVER;

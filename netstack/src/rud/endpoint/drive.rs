@@ -67,9 +67,9 @@ impl Endpoint {
             entry = &mut self.entries[index as usize];
         }
         let Some(session) = entry.session.as_deref_mut() else { return };
-        let look = Look { now, late: self.looks.late };
+        let look = Look { now, late: self.looks.late, marks: self.marks };
         match session.on_datagram(look, meta, &header, udp_payload, sink) {
-            Accepted::Yes => {}
+            Accepted::Yes => self.marks |= session.was_marked(),
             Accepted::WrongAddress => self.counters.wrong_address += 1,
             Accepted::Damaged => self.counters.crc_dropped += 1,
             Accepted::Malformed => self.counters.malformed += 1,
@@ -133,8 +133,9 @@ impl Endpoint {
         self.begin_enlisted(now, id);
         let entry = &mut self.entries[index as usize];
         if let (Some(session), Some(seal)) = (entry.session.as_deref_mut(), entry.seal.as_deref()) {
-            let look = Look { now, late: self.looks.late };
+            let look = Look { now, late: self.looks.late, marks: self.marks };
             let accepted = session.on_checked(look, meta, &header, seal.opened(), sink);
+            self.marks |= session.was_marked();
             self.counters.malformed += u64::from(accepted == Accepted::Malformed);
         }
         Self::settle(&mut self.ready, &mut self.deadlines, now, index, entry);

@@ -229,6 +229,12 @@ impl Slots {
             .map(usize::from)
     }
 
+    /// When a slot's message was sent last.
+    #[inline]
+    pub(super) fn sent_at(&self, at: usize) -> u64 {
+        self.all[at].sent_at
+    }
+
     /// Payload bytes of a slot's message.
     pub(super) fn bytes(&self, at: usize) -> u16 {
         self.all[at].bytes

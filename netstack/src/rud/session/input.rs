@@ -10,12 +10,15 @@ use crate::rud::recovery::NEVER;
 use crate::rud::sender::{AckContext, Acked};
 use crate::wire::rud::{Block, Bundled, DatagramKind, HEADER_LEN, Header, Psn, SPLIT_LEN};
 
+/// A datagram is late that one overtook which was sent this part of the base after it.
+const LATE: u64 = 8;
+
 impl Session {
     /// A datagram with the session's tag, which this end may have had for `late` nanoseconds before it looked.
     #[inline]
     pub(in crate::rud) fn on_datagram(
         &mut self,
-        Look { now, late }: Look,
+        look: Look,
         meta: &DatagramMeta,
         header: &Header,
         datagram: &[u8],
@@ -24,14 +27,14 @@ impl Session {
         //= rud/spec.md section 5.1
         // Addresses, then the CRC are checked, before anything takes effect.
         if !self.paths.lead(meta) {
-            self.liveness.on_clue(now, Clue::OtherAddress);
+            self.liveness.on_clue(look.now, Clue::OtherAddress);
             return Accepted::WrongAddress;
         }
         if self.is_sealed() || !self.paths.verify(meta, header, datagram) {
-            self.on_damaged(now);
+            self.on_damaged(look.now);
             return Accepted::Damaged;
         }
-        self.on_checked(Look { now, late }, meta, header, datagram, sink)
+        self.on_checked(look, meta, header, datagram, sink)
     }
 
     /// Whether a sealed datagram has the session's addresses.
@@ -53,12 +56,13 @@ impl Session {
     #[inline(always)]
     pub(in crate::rud) fn on_checked(
         &mut self,
-        Look { now, late }: Look,
+        look: Look,
         meta: &DatagramMeta,
         header: &Header,
         datagram: &[u8],
         sink: &mut impl Sink,
     ) -> Accepted {
+        let Look { now, late, .. } = look;
         if header.kind == DatagramKind::Bundle && !Bundled::are_whole(&datagram[header.payload_offset()..]) {
             return Accepted::Malformed;
         }
@@ -76,7 +80,7 @@ impl Session {
         }
         //= rud/spec.md section 5.1
         // Acknowledgements take effect before the payload is delivered.
-        self.on_acknowledgement(Look { now, late }, header, datagram, sink);
+        self.on_acknowledgement(look, header, datagram, sink);
         match header.kind {
             DatagramKind::Data | DatagramKind::Piece | DatagramKind::Bundle => {
                 self.acks.on_data(now, late, meta.congestion_experienced);
@@ -84,7 +88,7 @@ impl Session {
             }
             DatagramKind::Ack | DatagramKind::Probe | DatagramKind::Answer => {
                 self.counters.acks_received += 1;
-                self.on_stamp(Look { now, late }, header, datagram, sink);
+                self.on_stamp(look, header, datagram, sink);
             }
         }
         self.acks.set_due(header.ack_request);
@@ -183,7 +187,13 @@ impl Session {
         }
     }
 
-    fn on_stamp(&mut self, Look { now, late }: Look, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
+    fn on_stamp(
+        &mut self,
+        Look { now, late, .. }: Look,
+        header: &Header,
+        datagram: &[u8],
+        sink: &mut impl Sink,
+    ) {
         let Some(stamp) = header.stamp(datagram) else { return };
         if header.kind == DatagramKind::Probe {
             //= rud/spec.md section 6.7
@@ -196,6 +206,9 @@ impl Session {
         } else if let Some(asked) = self.asks.answered(stamp) {
             self.signals.on_answer(now, late, header.held, asked.sent_at);
             self.spray.on_probe_delivered(asked.path);
+            if self.recovery.backoff() != 0 {
+                self.lose_sent_until(asked.sent_at);
+            }
             if let Some(finding) = self.mtu.on_answer(now, stamp, &asked) {
                 self.on_finding(now, finding, sink);
             }
@@ -204,7 +217,7 @@ impl Session {
 
     #[inline]
     fn on_acknowledgement(&mut self, look: Look, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
-        let Look { now, late } = look;
+        let Look { now, late, marks } = look;
         let flight = self.sender.flight();
         let context =
             AckContext { now, min_rtt: self.recovery.min_rtt(), round_trip: self.recovery.round_trip() };
@@ -247,9 +260,24 @@ impl Session {
             sent_at: if acked.newest { acked.newest_sent_at } else { NEVER },
             delay: signal.delay,
             base: signal.base,
+            marks,
             flight,
         });
+        if acked.newest && self.spray.count() > 1 && signal.base != NEVER {
+            self.find_late(acked.newest_sent_at.saturating_sub(signal.base / LATE));
+        }
         self.detect_losses(now);
+    }
+
+    /// Datagrams on the wire that were sent before `until` are late: others overtook them by more than chance.
+    #[inline]
+    fn find_late(&mut self, until: u64) {
+        //= rud/spec.md section 6.7
+        // Late is what was sent an eighth of the base before a datagram that has arrived.
+        let window = self.cc.limit();
+        for slot in self.sender.sent_before(until) {
+            self.spray.on_late(slot, window);
+        }
     }
 
     /// Moves datagrams that count as lost by time to the lost ones.

@@ -65,6 +65,17 @@ impl Session {
         }
     }
 
+    /// After a time-out the answer to a probe has come that was sent at `sent_at`.
+    #[cold]
+    pub(super) fn lose_sent_until(&mut self, sent_at: u64) {
+        //= rud/spec.md section 6.5
+        // It acknowledges what had arrived before: the rest was lost, and goes again on a path that is known to deliver.
+        while self.sender.oldest().is_some_and(|(oldest, _)| oldest <= sent_at) {
+            self.sender.lose_oldest();
+            self.counters.lost += 1;
+        }
+    }
+
     /// The path carries more, or less, than it did.
     #[cold]
     pub(super) fn on_finding(&mut self, now: u64, finding: Finding, sink: &mut impl Sink) {
@@ -104,6 +115,12 @@ impl Session {
             self.failed = true;
             sink.failed(self.id, why);
         }
+    }
+
+    /// Whether the network has marked datagrams of this session, in either direction.
+    #[inline]
+    pub(in crate::rud) fn was_marked(&self) -> bool {
+        self.counters.marked | self.acks.marks() != 0
     }
 
     /// The timers that a received datagram can bring forward.
