@@ -12,7 +12,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_(adjust_nb_rx_tx_desc|close|configure|count_avail|get_mtu|get_name_by_port|get_port_by_name)",
     "rte_eth_dev_(info_get|is_valid_port|set_mtu|socket_id|start|stop|owner_.*)",
     "rte_eth_(link_get_nowait|macaddr_get|promiscuous_enable|allmulticast_enable|stats_get|stats_reset)",
-    "rte_eth_dev_default_mac_addr_set",
+    "rte_eth_dev_(default_mac_addr_set|rss_reta_update)",
     "rte_eth_(rx|tx)_(burst|queue_setup|queue_info_get)",
     "rte_eth_tx_prepare",
     "rte_eth_find_next",
@@ -32,7 +32,8 @@ const FUNCTIONS: &[&str] = &[
 const CONSTANTS: &[&str] = &[
     "RTE_ETH_(RX|TX)_OFFLOAD_.*",
     "RTE_ETH_LINK_.*",
-    "RTE_ETH_MQ_.*",
+    "RTE_ETH_(MQ|RETA)_.*",
+    "RTE_ETH_RSS_NONFRAG_IPV4_(TCP|UDP)",
     "RTE_ETHER_(ADDR_LEN|CRC_LEN|HDR_LEN|MAX_JUMBO_FRAME_LEN|MAX_LEN|MTU)",
     "RTE_LOG_.*",
     "RTE_LOGTYPE_(EAL|PMD)",

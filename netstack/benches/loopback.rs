@@ -52,8 +52,7 @@ impl Pair {
                 remote_ip: ADDRESSES[1 - me].into(),
                 local_ip: ADDRESSES[me].into(),
                 remote_port: PORT,
-                local_port: 50_000,
-                paths: 1,
+                local_ports: [50_000].into(),
                 max_datagram: rud::datagram_room(mtu.into(), &ADDRESSES[0].into()),
                 seal: None,
             };

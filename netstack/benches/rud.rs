@@ -103,8 +103,7 @@ fn params(end: usize) -> SessionParams {
         remote_ip: IPS[1 - end],
         local_ip: IPS[end],
         remote_port: 40_000,
-        local_port: 40_000,
-        paths: 8,
+        local_ports: (40_000..40_008).collect(),
         max_datagram: 9104,
         seal: None,
     }

@@ -140,8 +140,7 @@ fn stack(c: &mut Criterion) {
         remote_ip: B.into(),
         local_ip: A.into(),
         remote_port: RUD_PORT,
-        local_port: 50_000,
-        paths: 1,
+        local_ports: [50_000].into(),
         max_datagram: stack.max_rud_datagram(B).unwrap(),
         seal: None,
     };

@@ -70,8 +70,7 @@ impl Pair {
                 remote_ip: ADDRESSES[1 - me].into(),
                 local_ip: ADDRESSES[me].into(),
                 remote_port: RUD_PORT,
-                local_port: 50_000,
-                paths: 1,
+                local_ports: [50_000].into(),
                 max_datagram: rud::datagram_room(MTU.into(), &ADDRESSES[1 - me].into()),
                 seal: None,
             };

@@ -78,9 +78,8 @@
 //!     remote_tag: 0x2222,
 //!     local_ip: left_ip.into(),
 //!     remote_ip: right_ip.into(),
-//!     local_port: 50_000,
+//!     local_ports: [50_000].into(),
 //!     remote_port: 4791,
-//!     paths: 1,
 //!     max_datagram: alice.max_rud_datagram(right_ip)?,
 //!     seal: None,
 //! };

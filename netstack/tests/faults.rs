@@ -203,8 +203,7 @@ fn run(seed: u64) -> Totals {
                 remote_ip: address(to).into(),
                 local_ip: address(from).into(),
                 remote_port: RUD_PORT,
-                local_port: 50_000,
-                paths: 1 + (seed % 4) as u16,
+                local_ports: (50_000..50_001 + (seed % 4) as u16).collect(),
                 max_datagram,
                 seal: None,
             };

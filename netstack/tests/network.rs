@@ -106,8 +106,7 @@ fn open_between(hosts: &mut [Host], from: usize, to: usize, [local, remote]: [Ip
         remote_ip: remote,
         local_ip: local,
         remote_port: RUD_PORT,
-        local_port: 50_000,
-        paths: 1,
+        local_ports: [50_000].into(),
         max_datagram: hosts[from].stack.max_rud_datagram(remote).unwrap(),
         seal: None,
     };

@@ -128,8 +128,7 @@ fn a_thousand_rud_sessions_without_messages_cost_sixteen_kibibytes_each() {
         remote_ip: [10, 1, (peer >> 8) as u8, peer as u8].into(),
         local_ip: [10, 0, 0, 1].into(),
         remote_port: 4791,
-        local_port: 50_000,
-        paths: 4,
+        local_ports: (50_000..50_004).collect(),
         max_datagram: 1472,
         seal: None,
     };

@@ -1,6 +1,9 @@
 # Sourced by scripts/vm-lab: starts guests on emulated processors, follows their output, and ends them.
 
 # Set by the options of `run`.
+# Queue pairs of a NIC of kind virtio-rss.
+RSS_QUEUES=4
+
 guests=1 cables=() iommu='' memory=2048 cpus='' nodes=1 seconds=300 share='' command='' command_file='' bins=()
 
 # The folder of this run and the processes in it, for `end_guests`.
@@ -142,19 +145,28 @@ nic_slot() {
 
 # plug_cables GUEST: appends to the caller's `arguments` the guest's NICs and their cables.
 plug_cables() {
-    local cable end kind device wire
+    local cable end kind device wire more
     for ((cable = 0; cable < ${#cables[@]}; cable++)); do
         for end in 0 1; do
             [ "$guests" = 1 ] || [ "$end" = "$1" ] || continue
+            more=''
             kind=$([ $end = 0 ] && printf '%s' "${cables[cable]%:*}" || printf '%s' "${cables[cable]#*:}")
             case $kind in
             virtio)
                 device=virtio-net-pci,host_mtu=9000
                 [ -z "$iommu" ] || device+=,disable-legacy=on,iommu_platform=on
                 ;;
+            virtio-rss)
+                # Vectors: two for each queue pair, one for the control queue, one for changes.
+                device=virtio-net-pci,host_mtu=9000,mq=on,rss=on,vectors=$((2 * RSS_QUEUES + 2))
+                [ -z "$iommu" ] || device+=,disable-legacy=on,iommu_platform=on
+                more=1
+                ;;
             *) device=$kind ;;
             esac
-            if [ "$guests" = 1 ]; then
+            if [ -n "$more" ]; then
+                wire=tap,ifname=rss$cable$end,queues=$RSS_QUEUES,script=no,downscript=no
+            elif [ "$guests" = 1 ]; then
                 wire=hubport,hubid=$cable
             else
                 wire=stream,server=$([ "$1" = 0 ] && echo on || echo off),addr.type=unix,addr.path=../cable$cable
@@ -167,10 +179,28 @@ plug_cables() {
     done
 }
 
+# has_rss CABLE: whether its NICs have several queues: QEMU gives them to TAP interfaces alone.
+has_rss() { [[ ${cables[$1]} =~ ^virtio-rss(:virtio-rss)?$ ]]; }
+
+# enter_namespace COMMAND...: lays cables of TAP interfaces and bridges in a network namespace of their own, and goes on with COMMAND there.
+enter_namespace() {
+    local cable lay='set -e; '
+    for ((cable = 0; cable < ${#cables[@]}; cable++)); do
+        has_rss $cable || continue
+        lay+="ip link add wire$cable type bridge; ip link set wire$cable up; for end in rss${cable}0 rss${cable}1; do "
+        lay+="ip tuntap add name \$end mode tap multi_queue vnet_hdr; ip link set \$end mtu 9000 master wire$cable up; done; "
+    done
+    # Without root in a user namespace, too.
+    local own=(--net)
+    [ "$(id -u)" = 0 ] || own+=(--map-root-user)
+    exec unshare "${own[@]}" bash -c "$lay"'exec "$@"' vm-lab "$@"
+}
+
 # await_cables: until guest 0 listens on every cable, which is before it boots.
 await_cables() {
     local cable tries
     for ((cable = 0; cable < ${#cables[@]}; cable++)); do
+        ! has_rss $cable || continue
         for ((tries = 0; tries < 200; tries++)); do
             [ ! -S "$job/cable$cable" ] || continue 2
             sleep 0.1

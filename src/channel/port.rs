@@ -4,8 +4,9 @@ use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
-use shouter_netstack::device::{Device, Fault, FaultConfig};
+use shouter_netstack::device::{Device, Fault, FaultConfig, Spread, spread};
 use shouter_netstack::ip::{Prefix, Route};
+use shouter_netstack::rss::{Rss, SYMMETRIC_KEY};
 use shouter_netstack::rud;
 use shouter_netstack::stack::{PortConfig as StackPort, Stack, StackConfig};
 
@@ -27,10 +28,10 @@ const EMBEDDED: [&str; 4] = ["vhost", "virtio", "memif-server", "memif-client"];
 
 /// A port with its faults (none, unless they were configured).
 #[cfg(feature = "dpdk")]
-pub type PortDevice = Fault<shouter_netstack::device::dpdk::DpdkDevice>;
+pub type PortDevice = Fault<Spread<shouter_netstack::device::dpdk::DpdkDevice>>;
 /// A port of a build without DPDK; there is none to open.
 #[cfg(not(feature = "dpdk"))]
-pub type PortDevice = Fault<shouter_netstack::device::Loopback>;
+pub type PortDevice = Fault<Spread<shouter_netstack::device::Loopback>>;
 
 /// Ports under stacks: each queue of the ports is that of one stack, over all of them.
 pub struct Ports {
@@ -49,11 +50,15 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
         true => rud::Config { queue_delay: EMBEDDED_QUEUE, ..rud },
         false => rud,
     };
+    // The same on all hosts: a shard's packets then arrive at the shard of the same number.
+    let rss = (config.shards > 1 && config.ports.iter().any(is_nic))
+        .then(|| Rss::new(&SYMMETRIC_KEY, config.shards as u16));
     let stack = |shard: u32| {
         let seed = Clock.now().as_nanos() ^ u64::from(std::process::id()) << 40 ^ u64::from(shard) << 32;
         let mut stack_config = StackConfig::new(seed).with_rud(config.data_port);
         stack_config.rud = rud.clone();
         stack_config.tcp.key = randomness()?;
+        stack_config.rss = rss.clone().zip(u16::try_from(shard).ok());
         Ok::<_, Error>(Stack::new(stack_config))
     };
     let mut stacks = (0..config.shards).map(stack).collect::<Result<Vec<_>, _>>()?;
@@ -71,6 +76,7 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
                 "the interface takes no longer packets than its own MTU"
             );
         }
+        let devices = spread(devices, rss.as_ref().filter(|_| is_nic(port)));
         for ((device, stack), queue) in devices.into_iter().zip(&mut stacks).zip(0u64..) {
             kind = device.capabilities().kind;
             let faults = FaultConfig {
@@ -91,10 +97,15 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
     Ok(Ports { stacks, kind })
 }
 
-/// Whether a port can have several queues, each of which leads to the same one of the other end. (A memif port of several does not
-/// always come up.)
+/// Whether a port can have several queues: each leads to the same one of the other end, or a NIC deals out what arrives. (A memif port
+/// of several does not always come up.)
 pub(crate) fn has_queues(port: &PortConfig) -> bool {
-    port.device.split_once(':').is_some_and(|(driver, _)| ["vhost", "virtio"].contains(&driver))
+    port.device.split_once(':').is_some_and(|(driver, _)| ["vhost", "virtio", "pci"].contains(&driver))
+}
+
+/// Whether a port is a NIC.
+fn is_nic(port: &PortConfig) -> bool {
+    port.device.starts_with("pci:")
 }
 
 /// Whether a port is a link to another process.
@@ -202,6 +213,7 @@ mod device {
         let opened = Port::open(eal, &port_config, until.saturating_since(Clock.now())).map_err(|why| {
             Error::Device(match why {
                 PortError::Memory { .. } => format!("{why}; the key is dpdk_memory_mb"),
+                PortError::Spread { .. } => format!("{why}; the key is shards, the same on all ranks"),
                 why => why.to_string(),
             })
         })?;

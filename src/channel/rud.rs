@@ -4,6 +4,7 @@
 //! receive buffer. Session tags, and secrets of sealed sessions, are derived from the group's secret, so no handshake crosses the data network.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use shouter_netstack::device::{Device, DeviceCounters};
@@ -72,19 +73,24 @@ impl<D: Device + 'static> RudChannel<D> {
         (paths, port, mtu): (u16, u16, u16),
     ) -> Result<Self, OpenError> {
         let mut sessions = Vec::with_capacity(peers.len());
+        let consecutive: Arc<[u16]> = (FIRST_SOURCE_PORT..=u16::MAX).take(paths.into()).collect();
         let head = HEADER_BYTES + if seals { rud::SEAL_BYTES } else { 0 };
         for peer in peers {
             if rud::payload_room(mtu.into(), &peer.ip.into(), head) < LEAST_FRAGMENT {
                 return Err(OpenError::Mtu { rank: peer.rank, mtu: mtu.into() });
             }
+            let (local_ip, remote_ip) = (IpAddr::V4(peer.local_ip), IpAddr::V4(peer.ip));
             let params = SessionParams {
                 local_tag: tag(secret, peer.rank, rank),
                 remote_tag: tag(secret, rank, peer.rank),
-                remote_ip: peer.ip.into(),
-                local_ip: peer.local_ip.into(),
+                remote_ip,
+                local_ip,
                 remote_port: port,
-                local_port: FIRST_SOURCE_PORT,
-                paths,
+                // Where a NIC of the peer's deals flows out, those that it gives this shard's peer.
+                local_ports: match stack.source_ports(local_ip, (remote_ip, port).into(), FIRST_SOURCE_PORT) {
+                    Some(ports) => ports.take(paths.into()).collect(),
+                    None => consecutive.clone(),
+                },
                 max_datagram: rud::datagram_room(mtu.into(), &peer.ip.into()),
                 seal: seals.then(|| seal_secret(secret, rank, peer.rank)),
             };

@@ -431,7 +431,7 @@ fn check_shards(config: &Config) -> Result<(), Error> {
     }
     if let Some(port) = config.ports.iter().find(|port| !port::has_queues(port)) {
         let why = format!(
-            "needs ports whose queues lead to those of the other end one by one (vhost and virtio), and {} is none",
+            "needs ports of several queues (vhost, virtio, and NICs by pci), and {} has one",
             port.device
         );
         return refused(why, "name such ports");

@@ -4,10 +4,12 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
+use shouter::log::Line;
 use shouter::{Collective, CollectiveCall, DType, Error, Group, ReduceOp, TensorSpec};
 
 use crate::ranks::{
@@ -24,7 +26,7 @@ const SLOW_HEARTBEAT: &str = "30s";
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
-    let plays: [(&str, Play); 7] = [
+    let plays: [(&str, Play); 8] = [
         ("bits", bits),
         ("mixed", mixed),
         ("steps", steps),
@@ -32,6 +34,7 @@ fn rank_body() {
         ("differ", differ),
         ("absent", absent),
         ("leave", leave),
+        ("panic", panics),
     ];
     play(&plays, join);
 }
@@ -254,6 +257,21 @@ fn leave(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
+/// The program's callback of the log panics, in the thread of an engine: the first or second of those that say that they were stopped.
+fn panics(group: &Group) -> Result<(), Error> {
+    if odd_one(group) {
+        let last = parameter("LINE").unwrap().parse::<u32>().unwrap();
+        let lines = AtomicU32::new(0);
+        let sink = move |line: &Line<'_>| {
+            if line.text.contains("this process was stopped") && lines.fetch_add(1, Relaxed) + 1 == last {
+                panic!("a callback that panics");
+            }
+        };
+        shouter::log::set(None, Some(Box::new(sink))).unwrap();
+    }
+    steps(group)
+}
+
 #[test]
 fn several_shards_give_the_bits_of_one() {
     let told = |shards, transport: &str| {
@@ -317,6 +335,24 @@ fn a_rank_that_is_stopped_in_a_part_is_named() {
     assert_named(&state, 2, &LOST_GROUP, "all-reduce");
     job.signal(2, "KILL");
     job.finish();
+}
+
+#[test]
+fn a_panic_of_one_engine_ends_the_whole_operation_on_all_ranks() {
+    for (ranks, victim, line, transport) in [(2, 1, 1, "rud"), (3, 0, 2, "rud"), (2, 1, 2, "tcp")] {
+        let plan = sharded(ranks, 2, "panic").with("RANK", victim).with("LINE", line);
+        // Between three quarters of it, from which a rank says that it was stopped, and all of it.
+        let plan = plan.env("SHOUTER_HEARTBEAT_TIMEOUT", "8s").env("SHOUTER_TRANSPORT", transport);
+        let job = plan.start();
+        job.until("steps are made", LIMIT, |state| state.all_told("steps"));
+        job.signal(victim, "STOP");
+        std::thread::sleep(Duration::from_secs(7));
+        job.signal(victim, "CONT");
+        let state = job.finish();
+        let error = state.ranks[victim as usize].error();
+        assert!(error.contains("the network engine panicked: a callback that panics"), "{error}\n{state}");
+        assert_named(&state, victim, &LOST_GROUP, "all-reduce");
+    }
 }
 
 #[test]

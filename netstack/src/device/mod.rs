@@ -4,11 +4,13 @@
 //! never name a device; devices wrap one another (`Fault<Pcap<Loopback>>`).
 
 mod batch;
+mod dealing;
 mod fault;
 mod loopback;
 mod pcap;
 mod received;
 pub(crate) mod segment;
+mod spread;
 mod steer;
 
 #[cfg(feature = "dpdk")]
@@ -23,6 +25,7 @@ pub use fault::{Fault, FaultConfig, FaultConfigError, FaultCounters};
 pub use loopback::Loopback;
 pub use pcap::Pcap;
 pub use received::{HEAD_MIN, RxChecksum, RxFrame};
+pub use spread::{Spread, spread};
 pub use steer::{Steered, steer};
 #[cfg(feature = "tap")]
 pub use tap::{Tap, TapError};

@@ -85,26 +85,50 @@ impl Toeplitz {
     }
 }
 
+/// Entries of the table: the fewest that a NIC with one has. A longer one repeats them, so that all NICs, and both ends of a flow, agree.
+const ENTRIES: usize = 64;
+
 /// The hash and the table behind it: from a packet to a queue, and so to a shard.
 #[derive(Clone, Debug)]
 pub struct Rss {
     toeplitz: Toeplitz,
-    /// A power of two of entries.
-    table: Vec<u16>,
+    table: [u16; ENTRIES],
 }
 
 impl Rss {
-    /// `queues` queues (at least one) dealt out evenly over 128 entries, as drivers do.
+    /// `queues` queues (at least one, and 64 at most) dealt out evenly; the first entry is queue 0, which gets what is not hashed.
     pub fn new(key: &[u8; KEY_LEN], queues: u16) -> Self {
-        let table = (0..128).map(|entry| entry % queues.max(1)).collect();
+        let table = core::array::from_fn(|entry| entry as u16 % queues.max(1));
         Self { toeplitz: Toeplitz::new(key), table }
+    }
+
+    /// The key.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn key(&self) -> &[u8; KEY_LEN] {
+        &self.toeplitz.key
+    }
+
+    /// The queue of each entry.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn table(&self) -> &[u16; ENTRIES] {
+        &self.table
+    }
+
+    /// The ports of `local`, from `first` on, from which packets to `remote` arrive at its queue `queue`: if that is such a device, too.
+    pub fn source_ports(
+        &self,
+        queue: u16,
+        local: IpAddr,
+        remote: SocketAddr,
+        first: u16,
+    ) -> impl Iterator<Item = u16> {
+        (first..=u16::MAX).filter(move |port| self.queue(SocketAddr::new(local, *port), remote) == queue)
     }
 
     /// The queue at which a packet from `source` to `destination` arrives.
     #[inline]
     pub fn queue(&self, source: SocketAddr, destination: SocketAddr) -> u16 {
-        let entry = self.toeplitz.hash(source, destination) as usize & (self.table.len() - 1);
-        self.table.get(entry).copied().unwrap_or(0)
+        self.table[self.toeplitz.hash(source, destination) as usize % ENTRIES]
     }
 
     /// Whether replies of `remote` to `local` arrive at `queue`.

@@ -50,3 +50,20 @@ fn flows_spread_over_all_queues_and_a_port_is_found_for_each() {
     }
     assert!(per_queue.iter().all(|count| *count > 3000), "{per_queue:?}");
 }
+
+#[test]
+fn source_ports_lead_to_the_queue_of_the_other_end_and_answers_back() {
+    let rss = Rss::new(&SYMMETRIC_KEY, 3);
+    let (local, remote): (IpAddr, SocketAddr) =
+        ("10.0.0.1".parse().unwrap(), "10.0.0.2:61790".parse().unwrap());
+    for queue in 0..3 {
+        let ports: Vec<_> = rss.source_ports(queue, local, remote, 50_000).take(16).collect();
+        assert_eq!(ports.len(), 16);
+        for port in ports {
+            let from = SocketAddr::new(local, port);
+            assert!(
+                port >= 50_000 && rss.queue(from, remote) == queue && rss.replies_to(queue, from, remote)
+            );
+        }
+    }
+}

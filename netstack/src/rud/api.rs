@@ -3,6 +3,7 @@
 use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
+use std::sync::Arc;
 
 use super::seal::SealSecret;
 use crate::region::Extent;
@@ -154,10 +155,8 @@ pub struct SessionParams {
     pub local_ip: IpAddr,
     /// The peer's UDP port.
     pub remote_port: u16,
-    /// The UDP source port of path 0; path i uses `local_port + i`.
-    pub local_port: u16,
-    /// Paths to spray over, at least 1.
-    pub paths: u16,
+    /// The UDP source ports, one for each path to spray over: 1 to 65,535 of them, none 0. Sessions may share the list.
+    pub local_ports: Arc<[u16]>,
     /// The largest datagram in bytes: header, message header and payload (see [`datagram_room`]). A path that turns out to carry
     /// less is given less.
     pub max_datagram: usize,
@@ -325,15 +324,13 @@ pub enum OpenError {
         /// The peer's address.
         remote: IpAddr,
     },
-    /// The ports of the paths do not lie within 1 to 65,535.
+    /// There is no source port, one is 0, or there are too many; or the peer's port is 0.
     #[error(
-        "{paths} paths from source port {port} do not fit the UDP ports; use at least one, from a lower port"
+        "a RUD session needs 1 to 65,535 source ports, not {paths}, and neither they nor the peer's port may be 0"
     )]
     Ports {
-        /// The first source port.
-        port: u16,
-        /// How many paths.
-        paths: u16,
+        /// How many there are.
+        paths: usize,
     },
     /// A datagram cannot be that long.
     #[error("datagrams of {asked} bytes exceed the {limit} that UDP carries; ask for less")]

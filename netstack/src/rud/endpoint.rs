@@ -154,9 +154,10 @@ impl Endpoint {
         if params.local_ip.is_ipv4() != params.remote_ip.is_ipv4() {
             return Err(OpenError::MixedFamilies { local: params.local_ip, remote: params.remote_ip });
         }
-        let last_port = params.paths.checked_sub(1).and_then(|more| params.local_port.checked_add(more));
-        if params.local_port == 0 || params.remote_port == 0 || last_port.is_none() {
-            return Err(OpenError::Ports { port: params.local_port, paths: params.paths });
+        let ports = &params.local_ports;
+        let fits = (1..=usize::from(u16::MAX)).contains(&ports.len());
+        if !fits || ports.contains(&0) || params.remote_port == 0 {
+            return Err(OpenError::Ports { paths: ports.len() });
         }
         if params.max_datagram > MAX_DATAGRAM {
             return Err(OpenError::DatagramTooLong { asked: params.max_datagram, limit: MAX_DATAGRAM });

@@ -5,16 +5,18 @@ use super::crc;
 use crate::region::Extent;
 use crate::wire::rud::{HEADER_LEN, Header};
 use core::net::IpAddr;
+use std::sync::Arc;
 
 #[cfg(test)]
 mod tests;
 
-/// The paths of one session. They differ in the UDP source port alone: path i has that of path 0 plus i. Both CRCs are those of
-/// the addresses in `first`.
+/// The paths of one session. They differ in the UDP source port alone. Both CRCs are those of the addresses in `first`.
 #[derive(Debug)]
 pub(super) struct Paths {
     /// Path 0.
     first: Destination,
+    /// The source port of each path, of which there is one at least.
+    ports: Arc<[u16]>,
     /// The CRC of the addresses, for datagrams to the peer and for those from it.
     crc_out: u32,
     crc_in: u32,
@@ -26,9 +28,10 @@ impl Paths {
             first: Destination {
                 local_ip: params.local_ip,
                 remote_ip: params.remote_ip,
-                src_port: params.local_port,
+                src_port: params.local_ports.first().copied().unwrap_or(0),
                 dst_port: params.remote_port,
             },
+            ports: params.local_ports.clone(),
             crc_out: crc::addresses(params.local_ip, params.remote_ip),
             crc_in: crc::addresses(params.remote_ip, params.local_ip),
         }
@@ -69,7 +72,9 @@ impl Paths {
             header.emit(fixed);
         }
         let mut to = self.first;
-        to.src_port = to.src_port.wrapping_add(path);
+        if let Some(port) = self.ports.get(usize::from(path)) {
+            to.src_port = *port;
+        }
         if !E::SEALS {
             crc::seal(&mut head[..len], self.crc_out, to.src_port, to.dst_port, payload_crc);
         }

@@ -123,6 +123,8 @@ fn first_psn(tag: u64) -> Psn {
 impl Session {
     pub(super) fn new(now: u64, id: SessionId, config: &Config, params: &SessionParams) -> Self {
         let mtu = PathMtu::new(params.max_plain(), params.seal_len(), nanos(config.mtu_raise));
+        // Checked when the session was entered.
+        let paths = params.local_ports.len() as u16;
         Self {
             id,
             local_tag: params.local_tag,
@@ -130,8 +132,8 @@ impl Session {
             seal_len: params.seal_len(),
             max_message: params.max_plain().saturating_sub(HEADER_LEN),
             paths: Paths::new(params),
-            spray: Spray::new(params.paths, sender::slots(config)),
-            asks: Asks::new(params.paths),
+            spray: Spray::new(paths, sender::slots(config)),
+            asks: Asks::new(paths),
             //= rud/spec.md section 6.9
             // Every path carries a bundle whole.
             sender: Sender::new(

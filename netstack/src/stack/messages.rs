@@ -1,6 +1,6 @@
 //! RUD on a stack: datagrams in and out, and the calls that its users make.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use super::destination::{Emitter, Miss, ip_udp_len, route, udp_packet_headers};
 use super::port::QueueError;
@@ -43,6 +43,18 @@ impl<D: Device> Stack<D> {
     /// The RUD endpoint, to open sessions and send messages.
     pub fn rud_mut(&mut self) -> &mut rud::Endpoint {
         &mut self.rud
+    }
+
+    /// With [`StackConfig::rss`](super::StackConfig::rss) the UDP ports of `local`, from `first` on, from which datagrams to `remote` arrive at
+    /// the shard of this stack's number, if the other end deals flows out alike: for [`SessionParams::local_ports`](rud::SessionParams).
+    pub fn source_ports(
+        &self,
+        local: IpAddr,
+        remote: SocketAddr,
+        first: u16,
+    ) -> Option<impl Iterator<Item = u16>> {
+        let (rss, shard) = self.config.rss.as_ref()?;
+        Some(rss.source_ports(*shard, local, remote, first))
     }
 
     /// Largest RUD datagram to `remote`, in bytes.

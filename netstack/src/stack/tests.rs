@@ -191,8 +191,7 @@ fn session_with<D: Device>(
         remote_ip: remote.into(),
         local_ip: local.into(),
         remote_port: RUD_PORT,
-        local_port: 50_000,
-        paths: 3,
+        local_ports: (50_000..50_003).collect(),
         max_datagram: stack.max_rud_datagram(remote).unwrap(),
         seal,
     };

@@ -182,8 +182,7 @@ impl World {
                 remote_ip: address(remote),
                 local_ip: address(local),
                 remote_port: PORT,
-                local_port: 50_000,
-                paths: 4,
+                local_ports: (50_000..50_004).collect(),
                 max_datagram: datagram_room(scenario.mtu, &address(0)),
                 seal: None,
             };

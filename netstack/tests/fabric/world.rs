@@ -235,8 +235,7 @@ impl World {
             remote_ip: address(remote),
             local_ip: address(local),
             remote_port: PORT,
-            local_port: FIRST_PORT,
-            paths,
+            local_ports: (FIRST_PORT..FIRST_PORT + paths).collect(),
             max_datagram: datagram_room(MTU, &address(local)),
             seal: None,
         };

@@ -136,8 +136,9 @@ impl<'a> Trial<'a> {
         Self { probes: peers.iter().map(probe).collect(), next: now }
     }
 
-    /// Takes what has come, and asks for what is due; whether there was anything to do.
-    fn turn(&mut self, up: &mut dyn OverPorts, now: Instant, mtu: u16, in_step: bool) -> bool {
+    /// Takes what has come, and asks for the echoes that are due of packets up to `mtu` bytes, if any are wanted; whether there was
+    /// anything to do.
+    fn turn(&mut self, up: &mut dyn OverPorts, now: Instant, mtu: Option<u16>, in_step: bool) -> bool {
         let Self { probes, next } = self;
         let mut any = up.receive(now, &mut Nothing);
         any |= take_echoes(up.stack_mut(), now, probes);
@@ -152,7 +153,9 @@ impl<'a> Trial<'a> {
             *next = now + PAUSE;
             up.announce();
         }
-        ask(up.stack_mut(), now, probes, mtu, in_step);
+        if let Some(mtu) = mtu {
+            ask(up.stack_mut(), now, probes, mtu, in_step);
+        }
         any | up.transmit(now, &mut Nothing)
     }
 
@@ -161,8 +164,9 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Probes the path to each of `peers` for packets of up to `mtu` bytes, and answers them, on the channels of all shards side by
-/// side: a peer may be ahead on one of them.
+/// Probes the path to each of `peers` for packets of up to `mtu` bytes, and answers them. Every shard's channel is to hear from its peers,
+/// side by side: a peer may be ahead on one of them. Echoes are the first shard's alone: the ports are the same, and a NIC gives its
+/// first queue all answers.
 ///
 /// # Errors
 /// The faults of the paths to some of them, with the remedy.
@@ -178,10 +182,16 @@ pub(super) fn check(
         let now = Clock.now();
         let in_step = now.saturating_since(begun) < IN_STEP;
         let mut any = false;
-        for (up, trial) in ups.iter_mut().zip(&mut trials) {
-            any |= trial.turn(&mut **up, now, mtu, in_step);
+        for (shard, (up, trial)) in ups.iter_mut().zip(&mut trials).enumerate() {
+            any |= trial.turn(&mut **up, now, (shard == 0).then_some(mtu), in_step);
+        }
+        if let Some((first, further)) = trials.split_first_mut() {
+            for trial in further {
+                trial.probes.iter_mut().zip(&first.probes).for_each(|(probe, its)| probe.passed = its.passed);
+            }
         }
         if trials.iter().all(|trial| trial.is_complete(mtu)) {
+            report_strays(ups, config);
             return Ok(());
         }
         if now.saturating_since(begun) >= PATIENCE {
@@ -190,6 +200,25 @@ pub(super) fn check(
         }
         if !any {
             std::thread::yield_now();
+        }
+    }
+}
+
+/// Warns of NICs that do not deal flows out as they were told.
+fn report_strays(ups: &mut [Box<dyn OverPorts + Send>], config: &Config) {
+    let Some(up) = ups.first_mut() else { return };
+    let stack = up.stack_mut();
+    let ports: Vec<_> = stack.addresses().collect();
+    for (port, address) in ports {
+        let strayed = stack.device_mut(port).map_or(0, |device| device.inner().strayed());
+        if strayed > 0 {
+            let name = config.ports.iter().find(|port| IpAddr::V4(port.address.ip) == address);
+            tracing::warn!(
+                port = name.map_or("", |port| port.device.as_str()),
+                strayed,
+                "the NIC gives its first queue packets of other queues' flows, and the first shard hands them on: several shards \
+                 gain little"
+            );
         }
     }
 }

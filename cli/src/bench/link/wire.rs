@@ -74,8 +74,7 @@ impl Wire {
             remote_ip: IpAddr::V4(peer),
             local_ip: IpAddr::V4(local),
             remote_port: RUD_PORT,
-            local_port: 50_000,
-            paths: 1,
+            local_ports: [50_000].into(),
             max_datagram: rud::datagram_room(mtu.into(), &IpAddr::V4(peer)),
             seal,
         };

@@ -36,6 +36,12 @@
 //! virtio and uses larger buffers, so links that carry RUD alone are opened without. Offloads of NICs follow from their
 //! drivers' announcements, and have been tried on QEMU's e1000 and virtio-net alone.
 //!
+//! # Several queues
+//!
+//! Queue k of an embedded link leads to queue k of its other end. A NIC deals out what it receives by the hash of
+//! [`crate::rss`], and [`spread`](crate::device::spread) sees to the frames that it does not hash. A NIC whose driver does not
+//! take key and table has one queue. Tried on QEMU's virtio-net alone.
+//!
 //! All unsafe code is in `sys`.
 
 mod eal;
@@ -46,6 +52,7 @@ mod queue;
 mod sizes;
 mod socket;
 mod spec;
+mod spread;
 mod sys;
 #[cfg(test)]
 mod tests;

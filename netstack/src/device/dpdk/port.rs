@@ -12,7 +12,7 @@ use super::sizes::{
 };
 use super::socket::{close_client, is_served, not_yet, remove_stale_socket, serve_at_once};
 use super::sys::{self, Duties, Errno, Setup, StartedPort};
-use super::{DeviceSpec, DpdkDevice, Eal};
+use super::{DeviceSpec, DpdkDevice, Eal, spread};
 
 /// The pause between two attempts to open a port whose other side is not there.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -41,7 +41,8 @@ pub struct DpdkPortConfig {
     pub device: DeviceSpec,
     /// Largest IP packet in bytes.
     pub mtu: u16,
-    /// Queue pairs. Both ends of an embedded link must have as many.
+    /// Queue pairs. Both ends of an embedded link must have as many. A NIC deals flows out to several by
+    /// [`Rss::new`](crate::rss::Rss::new) of [`SYMMETRIC_KEY`](crate::rss::SYMMETRIC_KEY), and gives queue 0 all else.
     pub queues: u16,
     /// Descriptors of each ring: a power of two, adjusted to the driver's limits. 0: on a NIC 1,024 to 4,096, for
     /// 0.5 to 0.7 ms of frames at 100 Gb/s; on other ports as many as keep the ring's buffers
@@ -122,6 +123,19 @@ pub enum PortError {
         least: u16,
         /// The most it may be.
         most: u16,
+    },
+    /// A NIC that does not spread what it receives over several queues.
+    #[error(
+        "{device}: it is to spread what it receives over {queues} queues by its flows' ports (RSS), and {lacks}; take one queue, or \
+         another NIC"
+    )]
+    Spread {
+        /// The device.
+        device: DeviceSpec,
+        /// Queues wanted.
+        queues: u16,
+        /// Why it does not.
+        lacks: String,
     },
     /// The device could not be attached.
     #[error("{device}: {error}; {remedy}. DPDK's log ends: {log}", remedy = device.remedy())]
@@ -282,6 +296,7 @@ impl Port {
         })?;
         let info = attached.info().map_err(attach)?;
         let rings = attached.rings(ring(config)).map_err(attach)?;
+        let spread = spread::negotiate(config, &info)?;
         check_limit(device, "queues", config.queues, 1, info.max_queues())?;
         // memif's largest frame is its `bsize`, regardless of the MTU that it reports, which it refuses to set.
         let is_memif = matches!(device, DeviceSpec::MemifServer(_) | DeviceSpec::MemifClient(_));
@@ -310,6 +325,7 @@ impl Port {
         let setup = Setup {
             mtu: (!fixed_mtu).then_some(config.mtu),
             queues: config.queues,
+            spread,
             rings,
             // Sent buffers come back early, so that a few that are warm in the cache serve for all.
             tx_free_threshold: matches!(device, DeviceSpec::Virtio(_))

@@ -1,8 +1,12 @@
+use core::net::{IpAddr, SocketAddr};
+
 use super::*;
 use crate::device::Loopback;
+use crate::device::dealing::DATAGRAMS;
 use crate::region::Region;
 use crate::rss::SYMMETRIC_KEY;
 use crate::wire::ethernet::Mac;
+use crate::wire::ip::Protocol;
 
 const NOW: Instant = Instant::ZERO;
 
@@ -172,28 +176,4 @@ fn a_full_ring_is_back_pressure_for_the_secondary_and_loss_for_the_owner() {
     let mut count = 0;
     while shares[1].receive(NOW, 64, &mut |_| count += 1) > 0 {}
     assert_eq!(count, DEPTH);
-}
-
-#[test]
-fn odd_frames_are_the_owners() {
-    let mut state = 7u64;
-    for len in 0..120 {
-        let bytes: Vec<u8> = (0..len)
-            .map(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (state >> 56) as u8
-            })
-            .collect();
-        assert_eq!(addressee(&bytes), Addressee::Owner);
-    }
-    // Cut anywhere, the headers of a flow are looked at within their bounds.
-    let mut frame = vec![0; 12];
-    frame.extend([0x81, 0, 0, 5, 8, 0]);
-    frame.extend(ipv4(Protocol::Tcp, (1, 5), (2, 80), &[0; 16]));
-    let whole = addressee(&frame);
-    assert!(matches!(whole, Addressee::Flow { .. }));
-    for len in 0..frame.len() {
-        let found = addressee(&frame[..len]);
-        assert!(found == Addressee::Owner || found == whole);
-    }
 }

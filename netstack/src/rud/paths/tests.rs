@@ -13,8 +13,7 @@ fn paths(end: usize) -> Paths {
         remote_ip: IPS[1 - end],
         local_ip: IPS[end],
         remote_port: 40_000,
-        local_port: 50_000,
-        paths: 3,
+        local_ports: [50_000, 50_001, 50_007].into(),
         max_datagram: 0,
         seal: None,
     })
@@ -61,6 +60,7 @@ fn a_head_can_be_sent_again_and_keeps_its_body() {
         let header = Header { psn: Psn(psn), ..HEADER };
         assert!(ours.send(2, &header, &mut head, 0, None, &mut outlet));
         let (to, bytes) = outlet.sent.pop().unwrap();
+        assert_eq!(to.src_port, 50_007);
         assert_eq!(&bytes[HEADER_LEN..], b"hello");
         let meta = DatagramMeta {
             src_ip: to.local_ip,

@@ -178,8 +178,7 @@ pub(super) fn params(end: usize, tags: [u64; 2]) -> SessionParams {
         remote_ip: IPS[1 - end],
         local_ip: IPS[end],
         remote_port: PORTS[1 - end],
-        local_port: PORTS[end],
-        paths: 4,
+        local_ports: (PORTS[end]..PORTS[end] + 4).collect(),
         max_datagram: 1504,
         seal: None,
     }
@@ -230,7 +229,10 @@ impl World {
         let mut world = Self::new(seed, &Config::default(), link);
         for (index, end) in world.ends.iter_mut().enumerate() {
             end.endpoint.close(end.id);
-            let params = SessionParams { paths, ..params(index, [1 << 40, 2 << 40]) };
+            let params = SessionParams {
+                local_ports: (PORTS[index]..PORTS[index] + paths).collect(),
+                ..params(index, [1 << 40, 2 << 40])
+            };
             end.id = end.endpoint.open(Instant::ZERO, params).unwrap();
         }
         world

@@ -451,8 +451,12 @@ fn ipv6_and_one_path() {
     let ips = [1u16, 2].map(|last| core::net::IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last]));
     let mut ends = [0usize, 1].map(|end| {
         let mut endpoint = Endpoint::new(Config::default());
-        let params =
-            SessionParams { local_ip: ips[end], remote_ip: ips[1 - end], paths: 1, ..params(end, TAGS) };
+        let params = SessionParams {
+            local_ip: ips[end],
+            remote_ip: ips[1 - end],
+            local_ports: [link::PORTS[end]].into(),
+            ..params(end, TAGS)
+        };
         let id = endpoint.open(Instant::ZERO, params).unwrap();
         transmit(&mut endpoint, 0);
         (endpoint, id)
@@ -564,14 +568,12 @@ fn sessions_are_opened_up_to_the_limit_and_ids_do_not_come_back_to_life() {
     let wrong = |params| Endpoint::new(Config::default()).open(Instant::ZERO, params).unwrap_err();
     let right = params(0, TAGS);
     assert_eq!(wrong(SessionParams { local_tag: 0, ..right.clone() }), OpenError::ZeroTag);
-    assert_eq!(
-        wrong(SessionParams { paths: 0, ..right.clone() }),
-        OpenError::Ports { port: 40_000, paths: 0 }
-    );
-    assert_eq!(
-        wrong(SessionParams { paths: 30_000, ..right.clone() }),
-        OpenError::Ports { port: 40_000, paths: 30_000 }
-    );
+    for ports in [vec![], vec![40_000, 0], vec![40_000; 1 << 16]] {
+        let paths = ports.len();
+        let local_ports = ports.into();
+        assert_eq!(wrong(SessionParams { local_ports, ..right.clone() }), OpenError::Ports { paths });
+    }
+    assert_eq!(wrong(SessionParams { remote_port: 0, ..right.clone() }), OpenError::Ports { paths: 4 });
     let asked = MAX_DATAGRAM + 1;
     assert_eq!(
         wrong(SessionParams { max_datagram: asked, ..right.clone() }),

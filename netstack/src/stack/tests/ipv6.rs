@@ -303,8 +303,7 @@ fn rud_messages_cross_over_ipv6() {
         remote_ip: remote.into(),
         local_ip: local.into(),
         remote_port: RUD_PORT,
-        local_port: 50_000,
-        paths: 3,
+        local_ports: (50_000..50_003).collect(),
         max_datagram: most,
         seal: None,
     };

@@ -80,8 +80,18 @@ impl Attached {
         conf.rxmode.offloads = setup.rx_offloads;
         conf.rxmode.max_lro_pkt_size = setup.max_lro;
         conf.txmode.offloads = setup.tx_offloads;
+        let mut spread = setup.spread.clone();
+        if let Some(spread) = &mut spread {
+            conf.rxmode.mq_mode = dpdk_sys::RTE_ETH_MQ_RX_RSS;
+            conf.rx_adv_conf.rss_conf = dpdk_sys::rte_eth_rss_conf {
+                rss_key: spread.key.as_mut_ptr(),
+                // 255 at most: of the driver's own size, or 40.
+                rss_key_len: spread.key.len() as u8,
+                rss_hf: spread.flows,
+            };
+        }
         let port = attached.port;
-        // SAFETY: the port exists and is not started; `conf` is copied by the callee.
+        // SAFETY: the port exists and is not started; `conf` is copied by the callee, and the key, which outlives it, by the driver.
         let result = unsafe { dpdk_sys::rte_eth_dev_configure(port, setup.queues, setup.queues, &conf) };
         Errno::check(result).map_err(at("configuring it"))?;
 
@@ -118,13 +128,18 @@ impl Attached {
         }
         // SAFETY: the port is configured and its queues are set up.
         Errno::check(unsafe { dpdk_sys::rte_eth_dev_start(port) }).map_err(at("starting it"))?;
-        Ok(StartedPort {
+        // Dropped, and so stopped before the pool goes, if the last step fails.
+        let started = StartedPort {
             attached: Some(attached),
             pool,
             lcores,
             taken: AtomicU64::new(0),
             close_on_interrupt_thread: setup.close_on_interrupt_thread,
-        })
+        };
+        if let Some(spread) = spread {
+            started.deal(&spread.table).map_err(at("setting its table of receive queues"))?;
+        }
+        Ok(started)
     }
 
     fn detach(&self) {
@@ -146,6 +161,8 @@ pub(in super::super) struct Setup {
     pub(in super::super) mtu: Option<u16>,
     /// Queue pairs.
     pub(in super::super) queues: u16,
+    /// How a NIC of several deals flows out to them.
+    pub(in super::super) spread: Option<Spread>,
     /// Descriptors of a receive ring and of a transmit ring.
     pub(in super::super) rings: (u16, u16),
     /// Free transmit descriptors below which the driver reclaims sent buffers; its default if `None`.
@@ -162,6 +179,17 @@ pub(in super::super) struct Setup {
     pub(in super::super) close_on_interrupt_thread: bool,
     /// A driver that cannot set its MAC address is no error.
     pub(in super::super) mac_in_software: bool,
+}
+
+/// Receive-side scaling as a driver is told it.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Spread {
+    /// As long as the driver wants it, 40 bytes at least.
+    pub(in super::super) key: Vec<u8>,
+    /// `RTE_ETH_RSS_*`: the packets that are hashed.
+    pub(in super::super) flows: u64,
+    /// The queue of each entry of the driver's table: a multiple of 64 entries.
+    pub(in super::super) table: Vec<u16>,
 }
 
 /// A set of `RTE_ETH_TX_OFFLOAD_*`.
@@ -228,6 +256,23 @@ impl Info {
         self.raw.max_rx_queues.min(self.raw.max_tx_queues)
     }
 
+    /// The hashes of TCP's and UDP's ports over IPv4, if it has both.
+    pub(in super::super) fn port_hashes(&self) -> Option<u64> {
+        const WANTED: u64 =
+            dpdk_sys::RTE_ETH_RSS_NONFRAG_IPV4_TCP as u64 | dpdk_sys::RTE_ETH_RSS_NONFRAG_IPV4_UDP as u64;
+        (self.raw.flow_type_rss_offloads & WANTED == WANTED).then_some(WANTED)
+    }
+
+    /// Entries of its table from hashes to queues; 0: it has none, or does not show it.
+    pub(in super::super) fn table_entries(&self) -> u16 {
+        self.raw.reta_size
+    }
+
+    /// Bytes of the hash's key; 0: it does not say.
+    pub(in super::super) fn key_len(&self) -> u8 {
+        self.raw.hash_key_size
+    }
+
     /// It fills in IPv4 header checksums.
     pub(in super::super) fn tx_ipv4_checksum(&self) -> Option<u64> {
         self.tx_offload(u64::from(dpdk_sys::RTE_ETH_TX_OFFLOAD_IPV4_CKSUM))
@@ -285,6 +330,22 @@ pub(in super::super) struct StartedPort {
 impl StartedPort {
     pub(super) fn number(&self) -> u16 {
         self.attached.as_ref().map_or(u16::MAX, |a| a.port)
+    }
+
+    /// Tells the driver the queue of each entry of its table, whose entries are as many.
+    fn deal(&self, table: &[u16]) -> Result<(), Errno> {
+        let mut groups: Vec<_> = table
+            .chunks_exact(dpdk_sys::RTE_ETH_RETA_GROUP_SIZE as usize)
+            .map(|queues| {
+                let mut group = dpdk_sys::rte_eth_rss_reta_entry64 { mask: u64::MAX, ..Default::default() };
+                group.reta.copy_from_slice(queues);
+                group
+            })
+            .collect();
+        // SAFETY: the port exists and is started; as many groups of 64 entries as its table has.
+        Errno::check(unsafe {
+            dpdk_sys::rte_eth_dev_rss_reta_update(self.number(), groups.as_mut_ptr(), table.len() as u16)
+        })
     }
 
     pub(super) fn pool(&self) -> &Pool {

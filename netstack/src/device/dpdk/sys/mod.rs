@@ -17,7 +17,7 @@ use core::ffi::{CStr, c_char, c_int};
 use core::{fmt, ptr};
 use std::ffi::CString;
 
-pub(super) use ethdev::{Attached, Info, RxOffloads, Setup, StartedPort, TxOffloads};
+pub(super) use ethdev::{Attached, Info, RxOffloads, Setup, Spread, StartedPort, TxOffloads};
 pub(super) use hang_up::hang_up;
 pub(super) use lcore::{Lcore, MAX_QUEUES};
 pub(super) use mbuf::{BUFFER_OVERHEAD, BURST, Duties, Pool, Queue};
