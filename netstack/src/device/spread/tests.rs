@@ -63,10 +63,10 @@ fn what_hardware_has_dealt_out_stays_and_what_it_has_not_is_handed_on() {
         }
     }
     // Each sends by its own.
-    for queue in 0..3 {
-        send(&mut queues[queue], IPV4, &[queue as u8; 20]);
+    for (number, queue) in queues.iter_mut().enumerate() {
+        send(queue, IPV4, &[number as u8; 20]);
         let sent: Vec<_> = received(&mut hardware).iter().map(Vec::len).collect();
-        assert_eq!(sent, [0, 1, 2].map(|other| usize::from(other == queue)));
+        assert_eq!(sent, [0, 1, 2].map(|other| usize::from(other == number)));
     }
 }
 
