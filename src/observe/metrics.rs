@@ -6,22 +6,20 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use prometheus::{Counter, Gauge, Opts, Registry, TextEncoder};
-use socket2::SockRef;
 
 use crate::log;
 use crate::runtime::fork_generation;
+use http::Http;
 
-/// Before the port is tried again after an error.
-const AGAIN: Duration = Duration::from_secs(1);
+mod http;
 
 /// The interval between two versions of the file.
 const EVERY: Duration = Duration::from_secs(10);
@@ -116,73 +114,6 @@ enum Stop {
     Http(Arc<Http>),
 }
 
-/// The HTTP server at a port.
-struct Http {
-    /// The listener of all servers, which a thread of a server drops some time after that has gone.
-    listener: TcpListener,
-    server: Mutex<Arc<tiny_http::Server>>,
-    stopping: AtomicBool,
-}
-
-impl Http {
-    fn open(address: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
-        let server = Mutex::new(Self::server(&listener)?);
-        Ok(Self { listener, server, stopping: AtomicBool::new(false) })
-    }
-
-    fn server(listener: &TcpListener) -> io::Result<Arc<tiny_http::Server>> {
-        let server = tiny_http::Server::from_listener(listener.try_clone()?, None);
-        server.map(Arc::new).map_err(io::Error::other)
-    }
-
-    fn current(&self) -> MutexGuard<'_, Arc<tiny_http::Server>> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Answers until [`stop`](Self::stop).
-    fn answer_all(&self, text: &dyn Fn() -> io::Result<String>) {
-        loop {
-            let server = self.current().clone();
-            let why = match server.recv() {
-                Ok(request) => {
-                    if let Err(why) = answer(request, text) {
-                        tracing::debug!(%why, "a request for the counters could not be answered");
-                    }
-                    continue;
-                }
-                Err(why) => why,
-            };
-            if self.stopping.load(Ordering::Acquire) {
-                return;
-            }
-            // A server accepts no more after an error, such as too many open files.
-            tracing::warn!(%why, "the counters could not be asked for; trying again");
-            std::thread::sleep(AGAIN);
-            let mut current = self.current();
-            if self.stopping.load(Ordering::Acquire) {
-                return;
-            }
-            match Self::server(&self.listener) {
-                Ok(server) => *current = server,
-                Err(why) => tracing::debug!(%why, "no further server for the counters yet"),
-            }
-        }
-    }
-
-    fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
-        self.current().unblock();
-    }
-
-    /// Refuses connections from now on, and frees the port.
-    fn close(&self) {
-        if let Err(why) = SockRef::from(&self.listener).shutdown(Shutdown::Both) {
-            tracing::debug!(%why, "the port of the counters stays open for a moment");
-        }
-    }
-}
-
 impl Exporter {
     /// Starts to show them.
     ///
@@ -232,33 +163,10 @@ impl Drop for Exporter {
         match &self.stop {
             // The thread waits for this, or has ended.
             Stop::File(stop) => drop(stop.send(())),
-            Stop::Http(http) => http.stop(),
+            Stop::Http(http) => http.stop(thread.thread()),
         }
         // It has no panic of its own to report.
         let _ = thread.join();
-        if let Stop::Http(http) = &self.stop {
-            http.close();
-        }
-    }
-}
-
-fn answer(request: tiny_http::Request, text: &dyn Fn() -> io::Result<String>) -> io::Result<()> {
-    let path = request.url().split('?').next().unwrap_or_default();
-    if path != "/metrics" {
-        let response = tiny_http::Response::from_string("the counters are at /metrics\n");
-        return request.respond(response.with_status_code(404));
-    }
-    match text() {
-        Ok(text) => {
-            let mut response = tiny_http::Response::from_string(text);
-            if let Ok(kind) = tiny_http::Header::from_bytes("Content-Type", prometheus::TEXT_FORMAT) {
-                response.add_header(kind);
-            }
-            request.respond(response)
-        }
-        Err(why) => {
-            request.respond(tiny_http::Response::from_string(format!("{why}\n")).with_status_code(500))
-        }
     }
 }
 
