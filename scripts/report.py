@@ -196,6 +196,7 @@ def main():
     timelines = sorted((folder / f"{name}-timelines").glob("*.json"))
     if len(timelines) != options.ranks:
         sys.exit(f"{len(timelines)} timelines of {options.ranks} ranks in {folder / f'{name}-timelines'}")
+    (folder / "timeline.json").unlink(missing_ok=True)
     merge = [pathlib.Path(__file__).parent.parent / "target" / FOLDER / "shouter", "timeline", "merge", folder / "timeline.json", *timelines]
     traced = subprocess.run(merge, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     tables = [("By epoch", epochs), ("By rank", network)]

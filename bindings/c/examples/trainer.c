@@ -4,7 +4,7 @@
  * digits. Every rank holds a whole replica of the model and takes its share of each global batch; the gradients are
  * summed over all ranks, so that every replica makes the same update and ends with the same bits.
  *
- *   cc -std=c99 -O2 -ffp-contract=off trainer.c trainer_gpu.c $(pkg-config --static --cflags --libs shouter) -lm -o trainer
+ *   cc -std=c99 -O2 -ffp-contract=off trainer.c trainer_gpu.c $(pkg-config --cflags --libs shouter) -lm -o trainer
  *   shouter run -n 4 --hosts 2 -- ./trainer --data digits.csv
  *
  * The parts that matter for a trainer of your own:

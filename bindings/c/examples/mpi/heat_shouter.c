@@ -1,6 +1,6 @@
 /* heat_shouter.c: a plate that heat flows through, with Shouter. heat_mpi.c is the same program with MPI.
  *
- *   cc -std=c99 -O2 -ffp-contract=off heat_shouter.c $(pkg-config --static --cflags --libs shouter) -lm -o heat_shouter
+ *   cc -std=c99 -O2 -ffp-contract=off heat_shouter.c $(pkg-config --cflags --libs shouter) -lm -o heat_shouter
  *   shouter run -n 4 -- ./heat_shouter
  */
 #include <shouter.h>
