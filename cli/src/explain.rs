@@ -15,7 +15,7 @@ use crate::stdout;
     shouter explain /tmp/shouter-JOB-rank*.json\n  \
     shouter explain --json /tmp/shouter-JOB-rank*.json | jq .culprits\n\n\
     A rank writes its last events to `dump_folder` when its group ends in error (the error names the file), on `dump_signal`, \
-    and by shouter_dump (Group::dump). For a job that hangs: set SHOUTER_DUMP_SIGNAL=USR2 before it starts, send that signal to every rank.\n\n\
+    and by shouter_dump (Group::dump). For a job that hangs: set SHOUTER_DUMP_SIGNAL=USR2 before it starts, send that signal to every rank, or to `shouter run`.\n\n\
     Exit status: 0 done, 1 a file cannot be read or is not a dump of this job, 2 a wrong command line.")]
 pub(crate) struct ExplainArgs {
     /// Print one JSON object instead of text

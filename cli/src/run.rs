@@ -39,7 +39,7 @@ const LONGEST_SOCKET_PATH: usize = 107;
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Starts RANKS copies of COMMAND on this machine, tells each its rank, and passes their output on line by \
-        line with the rank in front. Signals go to every rank. When one rank dies, the launcher says which and how, \
+        line with the rank in front, a line of more than 64 KiB as several. INT, TERM and HUP go to every rank and end the job; USR1, USR2, QUIT, CONT and WINCH go to every rank. When one rank dies, the launcher says which and how, \
         gives the others time to report their own errors, and ends them. What ranks have started ends with the job, also \
         when the launcher is killed.\n\n\
         With --hosts 2 the ranks are spread in blocks over two emulated hosts, with --hosts 4,2 as listed: ranks of one host meet in shared memory, \
@@ -200,15 +200,18 @@ impl LaunchError {
 /// Runs the job, until it has ended or the process `front` has.
 fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> {
     let locals = args.hosts.fill(args.ranks).map_err(LaunchError::usage)?;
+    let faults = [("SHOUTER_LOSS", &args.loss), ("SHOUTER_CORRUPT", &args.corrupt)];
+    let faults = [fault(faults[0])?, fault(faults[1])?];
+    let any = faults.iter().any(|(_, rate)| rate.is_some());
     let (ranks, hosts) = (locals.iter().sum::<u32>(), locals.len() as u32);
     if hosts > MAX_HOSTS || ranks > MAX_RANKS {
         return Err(LaunchError::usage(format!(
             "{ranks} ranks on {hosts} hosts: one machine runs at most {MAX_RANKS} on {MAX_HOSTS}"
         )));
     }
-    if hosts == 1 && (args.loss.is_some() || args.corrupt.is_some()) {
+    if hosts == 1 && any {
         return Err(LaunchError::usage(
-            "--loss and --corrupt act on the links between hosts, and there is one host: add --hosts 2",
+            "--loss and --corrupt (SHOUTER_LOSS, SHOUTER_CORRUPT) act on the links between hosts, and there is one host: add --hosts 2",
         ));
     }
     if args.rdma_device.len() > 1 && args.rdma_device.len() != locals.len() {
@@ -218,9 +221,9 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
             hosts
         )));
     }
-    if !args.has_links() && (args.loss.is_some() || args.corrupt.is_some()) {
+    if !args.has_links() && any {
         return Err(LaunchError::usage(
-            "--loss and --corrupt act on the links between hosts, and the transports verbs and kernel have none: leave them out, or use \
+            "--loss and --corrupt (SHOUTER_LOSS, SHOUTER_CORRUPT) act on the links between hosts, and the transports verbs and kernel have none: leave them out, or use \
              --transport tcp",
         ));
     }
@@ -252,6 +255,12 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
     for placement in plan::placements(&locals) {
         let mut command = Command::new(&args.command[0]);
         command.args(&args.command[1..]);
+        for (name, rate) in &faults {
+            match rate {
+                Some(rate) => command.env(name, rate),
+                None => command.env_remove(name),
+            };
+        }
         if let Err(error) = describe(&mut command, args, (&placement, ranks, hosts), dir.path(), ports) {
             job.kill();
             return Err(error);
@@ -270,6 +279,14 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
     job.wait().map_err(|error| LaunchError::system("lost track of the ranks", &error))
 }
 
+/// A share of frames to hit: that of the command line, else of the environment. Ranks of an outer job have its shares there, which are not meant.
+fn fault<'a>((name, given): (&'a str, &Option<String>)) -> Result<(&'a str, Option<String>), LaunchError> {
+    let outer = std::env::var_os(shouter::config::OF_RUN).is_some();
+    let of_environment = || std::env::var(name).ok().filter(|rate| !outer && !rate.is_empty());
+    let rate = given.clone().or_else(of_environment).map(|rate| percent(&rate)).transpose();
+    Ok((name, rate.map_err(|why| LaunchError::usage(format!("{name}: {why}")))?))
+}
+
 /// Sets a rank's environment: its place in the job, its devices and its ports.
 fn describe(
     command: &mut Command,
@@ -279,7 +296,7 @@ fn describe(
     [port, port_of_pytorch]: [u16; 2],
 ) -> Result<(), LaunchError> {
     // Settings of another launcher, or of an outer run of this one, do not apply here.
-    let ours = ["SHOUTER_KEY", "SHOUTER_CORES", "SHOUTER_PORTS", "SHOUTER_LOSS", "SHOUTER_CORRUPT"];
+    let ours = ["SHOUTER_KEY", "SHOUTER_CORES", "SHOUTER_PORTS"];
     let of_torchrun = [
         "TORCHELASTIC_USE_AGENT_STORE",
         "TORCHELASTIC_RESTART_COUNT",
@@ -309,11 +326,6 @@ fn describe(
         .env("LOCAL_WORLD_SIZE", placement.local_size.to_string())
         .env("MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string())
         .env("MASTER_PORT", port_of_pytorch.to_string());
-    for (name, rate) in [("SHOUTER_LOSS", &args.loss), ("SHOUTER_CORRUPT", &args.corrupt)] {
-        if let Some(rate) = rate {
-            command.env(name, rate);
-        }
-    }
     if let Some(seed) = args.seed {
         command.env("SHOUTER_FAULT_SEED", seed.to_string());
     }
@@ -371,7 +383,10 @@ fn cannot_start(program: &std::ffi::OsStr, error: &io::Error) -> LaunchError {
     match error.kind() {
         io::ErrorKind::NotFound => LaunchError {
             status: Status(127),
-            text: format!("{program}: no such command; give its path (./{program}) or put it on PATH"),
+            text: match program.to_string().contains('/') {
+                true => format!("{program}: no such command"),
+                false => format!("{program}: no such command; give its path (./{program}) or put it on PATH"),
+            },
         },
         io::ErrorKind::PermissionDenied => {
             LaunchError { status: Status(126), text: format!("{program}: not executable: {error}") }

@@ -71,7 +71,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// An empty job, which is killed when the process `front` dies. From here on SIGINT, SIGTERM, SIGHUP and SIGCHLD
+    /// An empty job, which is killed when the process `front` dies. From here on the signals of [`Signals`]
     /// belong to the job.
     pub(super) fn new(front: u32, style: Style, grace: Duration) -> io::Result<Self> {
         Ok(Self {
@@ -119,12 +119,17 @@ impl Job {
             }
             match self.signals.wait(self.time_to_next_phase())? {
                 None | Some(libc::SIGCHLD | sys::FRONT_DIED) => {}
+                Some(signal) if sys::FORWARDED.contains(&signal) => self.signal_all(signal),
                 Some(signal) => self.asked_to_end(signal),
             }
             self.report_ended()?;
             self.advance();
         }
         end_children(&self.signals);
+        if let Some(why) = output::lost() {
+            self.style.note(&format!("output of the job could not be written: {why}"));
+            self.failure.get_or_insert(Status::FAILED);
+        }
         Ok(self.failure.unwrap_or(Status::OK))
     }
 
@@ -218,8 +223,10 @@ impl Job {
         if self.phase == Phase::Running {
             if left > 0 {
                 text += &format!(
-                    "; the other {left} have {} s to report before they are ended",
-                    self.grace.as_secs_f64()
+                    "; {} {} s to report before {} ended",
+                    if left == 1 { "the other one has".into() } else { format!("the other {left} have") },
+                    self.grace.as_secs_f64(),
+                    if left == 1 { "it is" } else { "they are" },
                 );
             }
             self.phase = Phase::Grace(Instant::now() + self.grace);

@@ -1,13 +1,31 @@
 //! The ranks' output, line by line, each line after its rank.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::sync::OnceLock;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
 use serde::Serialize;
 
-/// The longest part of an unfinished line that is held back, in bytes.
+/// The longest part of an unfinished line that is held back, in bytes: a longer line is printed as several.
 const LONGEST_LINE: u64 = 64 * 1024;
+
+/// The first error of a write of output or of events.
+static LOST: OnceLock<io::Error> = OnceLock::new();
+
+/// Why output of the job is lost, if some is. A reader that closes the pipe early, such as `head`, is no cause.
+pub(super) fn lost() -> Option<&'static io::Error> {
+    LOST.get()
+}
+
+/// Keeps the first error. The job goes on: its ranks do more than print.
+fn keep_error(written: io::Result<()>) {
+    if let Err(why) = written
+        && why.kind() != io::ErrorKind::BrokenPipe
+    {
+        let _ = LOST.set(why);
+    }
+}
 
 /// One of a rank's two outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -47,7 +65,7 @@ impl Style {
     pub(super) fn event(&self, event: &LauncherEvent<'_>) {
         if self.json {
             match serde_json::to_string(event) {
-                Ok(text) => drop(writeln!(io::stdout().lock(), "{text}")),
+                Ok(text) => keep_error(writeln!(io::stdout().lock(), "{text}")),
                 Err(why) => tell(&format!("an event of the job cannot be printed: {why}")),
             }
         }
@@ -113,13 +131,13 @@ pub(super) fn forward(
                 }
             };
             // One write under the lock, so that lines of several ranks do not mix.
-            let _ = match stream {
+            keep_error(match stream {
                 Stream::Stderr if !style.json => io::stderr().lock().write_all(&text),
                 _ => {
                     let mut out = io::stdout().lock();
                     out.write_all(&text).and_then(|()| out.flush())
                 }
-            };
+            });
         }
         let _ = done.send(());
     };

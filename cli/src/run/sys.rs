@@ -16,8 +16,16 @@ use rustix::process::{
     set_parent_process_death_signal,
 };
 
-/// The signal that the kernel sends to the process that runs the job when the process in front of it dies.
-pub(super) const FRONT_DIED: i32 = libc::SIGUSR1;
+/// The signal that the kernel sends to the process that runs the job when the process in front of it dies. Linux sends it for no cause of
+/// its own (signal(7)), and no program is known to expect it.
+pub(super) const FRONT_DIED: i32 = libc::SIGSTKFLT;
+
+/// The signals that ask for the end of the job.
+const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// The signals that are the ranks' matter alone.
+pub(super) const FORWARDED: [i32; 5] =
+    [libc::SIGUSR1, libc::SIGUSR2, libc::SIGQUIT, libc::SIGCONT, libc::SIGWINCH];
 
 /// The name of the process that runs the job, for `ps` and `top`. It differs from the program's, so that `killall` by
 /// that name spares the process that ends the ranks.
@@ -27,14 +35,14 @@ const KEEPER: &CStr = c"rank-keeper";
 pub(super) struct Signals(OwnedFd);
 
 impl Signals {
-    /// Blocks SIGINT, SIGTERM, SIGHUP, SIGCHLD and [`FRONT_DIED`] in this thread and in all threads and processes started
+    /// Blocks [`ENDING`], [`FORWARDED`], SIGCHLD and [`FRONT_DIED`] in this thread and in all threads and processes started
     /// after, and receives this process's here.
     pub(super) fn new() -> io::Result<Self> {
         // SAFETY: `set` is initialised by sigemptyset before it is read, and all pointers live through the calls.
         unsafe {
             let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
             libc::sigemptyset(set.as_mut_ptr());
-            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD, FRONT_DIED] {
+            for signal in ENDING.into_iter().chain(FORWARDED).chain([libc::SIGCHLD, FRONT_DIED]) {
                 libc::sigaddset(set.as_mut_ptr(), signal);
             }
             let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());

@@ -270,6 +270,57 @@ fn signals_reach_every_rank() {
 }
 
 #[test]
+fn signals_of_the_ranks_own_reach_them_and_end_nothing() {
+    let home = Home::new("own-signals");
+    let names = ["USR1", "USR2", "QUIT", "CONT", "WINCH"];
+    let traps: Vec<String> = names.iter().map(|name| format!("trap 'echo got {name}' {name};")).collect();
+    let work = format!("{} trap 'exit 9' TERM; echo $$; while :; do sleep 0.05; done", traps.concat());
+    let (mut child, mut out) = start(home.launcher(&["-n", "2", "--", "sh", "-c", &work]));
+    pids(&mut out, 2);
+    for name in names {
+        signal(child.id(), name);
+        let mut got = [String::new(), String::new()];
+        for line in &mut got {
+            out.read_line(line).unwrap();
+        }
+        got.sort();
+        assert_eq!(got, [format!("[0] got {name}\n"), format!("[1] got {name}\n")]);
+    }
+    signal(child.id(), "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(9));
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let home = Home::new("full");
+    for args in [&["-n", "1"][..], &["-n", "1", "--json"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = home.launcher(&[args, &["--", "echo", "lost"]].concat());
+        let output = command.stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("could not be written") && said.contains("No space left"), "{said}");
+    }
+}
+
+#[test]
+fn faults_in_the_environment_are_checked_as_those_of_the_command_line() {
+    let home = Home::new("faults");
+    let of = |transport: &str, rate: &str| {
+        let args =
+            ["-n", "2", "--hosts", "2", "--transport", transport, "--", "sh", "-c", "echo $SHOUTER_LOSS"];
+        home.launcher(&args).env("SHOUTER_LOSS", rate).output().unwrap()
+    };
+    let given = of("rud", "1%");
+    assert_eq!(lines(&given.stdout), ["[0] 1%", "[1] 1%"], "{given:?}");
+    for (transport, rate) in [("kernel", "1%"), ("rud", "most")] {
+        let refused = of(transport, rate);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("SHOUTER_LOSS"), "{refused:?}");
+    }
+}
+
+#[test]
 fn a_job_gets_a_session_of_its_own_only_from_a_terminal() {
     let home = Home::new("session");
     let show = "cut -d ' ' -f 6 /proc/self/stat"; // proc_pid_stat(5): the session's id
