@@ -31,7 +31,7 @@ enum What {
 /// `shouter timeline merge`.
 #[derive(Debug, Args)]
 struct MergeArgs {
-    /// The file to write
+    /// The file to write, which must not be there yet
     out: PathBuf,
     /// The ranks' files, one of each
     #[arg(required = true, value_name = "IN")]

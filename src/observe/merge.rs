@@ -1,6 +1,7 @@
 //! Several ranks' timelines, or dumps, in one file.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -19,14 +20,14 @@ pub struct Merged {
     pub overwritten: u64,
 }
 
-/// Writes the events of all `files`, one of each rank, to `out`: one process a rank, ordered by time.
+/// Writes the events of all `files`, one of each rank, to the new file `out`: one process a rank, ordered by time.
 ///
 /// Times are those of the lowest rank's host. Ranks of one host have its clock; those of another are shifted so that the
 /// moments at which all ranks had joined coincide, which is exact to about the time of a message between the hosts.
 ///
 /// # Errors
 ///
-/// If a file cannot be read or written, is not a timeline, or repeats a rank.
+/// If a file cannot be read or written, is not a timeline, or repeats a rank, and if `out` is there already.
 pub fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, TimelineError> {
     let traces = read::all(files)?;
     let shifts = read::shifts(&traces);
@@ -54,7 +55,11 @@ pub fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, TimelineError> {
         "otherData": { "ranks": merged.ranks, "overwritten": overwritten },
         "traceEvents": names,
     });
-    let file = File::create(out).map_err(TimelineError::io(out))?;
+    // One of `files` may be named in its place, as by a pattern of the shell.
+    let file = File::create_new(out).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => TimelineError::Exists { path: out.into() },
+        _ => TimelineError::Io { path: out.into(), error },
+    })?;
     perfetto::write(file, &trace).map_err(TimelineError::io(out))?;
     Ok(merged)
 }

@@ -157,6 +157,14 @@ pub enum TimelineError {
         /// The operating system's error.
         error: std::io::Error,
     },
+    /// The file to write is there.
+    #[error(
+        "{path} is there already, and is not overwritten; name a new file in front of those of the ranks"
+    )]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file is not a trace of ours.
     #[error("{path} is not a timeline: {why}; give the files that the ranks wrote")]
     NotATimeline {

@@ -355,6 +355,12 @@ fn the_timeline_shows_what_the_network_did_to_each_tensor() {
     let merged = merge("all.json", &["3", "0", "2", "1"]);
     assert!(merged.status.success(), "{merged:?}");
     assert!(String::from_utf8_lossy(&merged.stdout).contains("events of 4 ranks"), "{merged:?}");
+    // As where the file to write is left out, and a pattern of the shell names the ranks' files.
+    let of_rank_0 = std::fs::read(folder.join("0.json")).unwrap();
+    let refused = merge("0.json", &["1", "2"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is there already"), "{refused:?}");
+    assert_eq!(std::fs::read(folder.join("0.json")).unwrap(), of_rank_0);
     let trace: Value = serde_json::from_slice(&std::fs::read(folder.join("all.json")).unwrap()).unwrap();
     let events: Vec<&Value> =
         trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] != "M").collect();

@@ -100,10 +100,12 @@ impl Write for Timed {
 fn serve(stream: TcpStream, text: &dyn Fn() -> io::Result<String>) -> io::Result<()> {
     let mut timed = Timed { stream, until: Instant::now() + PATIENCE };
     let (status, body) = match requested(&mut timed)? {
-        Ok(()) => text().map_or_else(|why| ("500 Internal Server Error", format!("{why}\n")), |text| ("200 OK", text)),
+        Ok(()) => text()
+            .map_or_else(|why| ("500 Internal Server Error", format!("{why}\n")), |text| ("200 OK", text)),
         Err(status) => (status, "GET /metrics shows the counters\n".into()),
     };
-    let (kind, length) = (if status == "200 OK" { prometheus::TEXT_FORMAT } else { "text/plain" }, body.len());
+    let (kind, length) =
+        (if status == "200 OK" { prometheus::TEXT_FORMAT } else { "text/plain" }, body.len());
     let allow = if status.starts_with("405") { "Allow: GET\r\n" } else { "" };
     write!(
         timed,
@@ -136,7 +138,9 @@ fn requested(from: &mut impl Read) -> io::Result<Result<(), &'static str>> {
                 Err("431 Request Header Fields Too Large")
             }
             Err(_) => Err("400 Bad Request"),
-            Ok(httparse::Status::Complete(_)) if request.method != Some("GET") => Err("405 Method Not Allowed"),
+            Ok(httparse::Status::Complete(_)) if request.method != Some("GET") => {
+                Err("405 Method Not Allowed")
+            }
             Ok(httparse::Status::Complete(_)) => {
                 let path = request.path.and_then(|path| path.split('?').next());
                 if path == Some("/metrics") { Ok(()) } else { Err("404 Not Found") }
