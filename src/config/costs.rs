@@ -22,6 +22,8 @@ pub use cache::{CostCache, MeasuredFor};
 
 /// The largest file that is read, in bytes.
 const LARGEST_FILE: u64 = 64 << 10;
+/// What an error calls the file.
+const FIGURES: &str = "file with figures of the cost model";
 /// What the error of a larger file says has no more bytes.
 const FIGURES_HAVE: &str = "figures have";
 
@@ -67,8 +69,12 @@ impl CostTable {
     /// # Errors
     /// [`ConfigError::Unreadable`] for one that cannot be read or used.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = read_file(path, FIGURES_HAVE, LARGEST_FILE)?;
-        Self::parse(&text).map_err(|why| ConfigError::Unreadable { path: path.to_owned(), why })
+        let text = read_file(FIGURES, path, FIGURES_HAVE, LARGEST_FILE)?;
+        Self::parse(&text).map_err(|why| ConfigError::Unreadable {
+            what: FIGURES,
+            path: path.to_owned(),
+            why,
+        })
     }
 
     /// The file's text.

@@ -38,9 +38,11 @@ impl fmt::Display for Source {
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The file named by `SHOUTER_CONFIG` cannot be read.
-    #[error("cannot read the configuration file {path} (named by SHOUTER_CONFIG): {why}")]
+    /// A file cannot be read or used: that named by `SHOUTER_CONFIG`, or one with figures of the cost model.
+    #[error("cannot read the {what} {path}: {why}")]
     Unreadable {
+        /// Which file it is.
+        what: &'static str,
         /// The file.
         path: PathBuf,
         /// The system's reason.
@@ -102,6 +104,17 @@ pub enum ConfigError {
         /// The reason.
         error: KeyError,
     },
+}
+
+impl ConfigError {
+    /// The key whose value cannot be used by itself; `None` for other errors.
+    pub fn key_of_value(&self) -> Option<&str> {
+        match self {
+            // A part of a list is shown as `ports[0].device`.
+            Self::Value { key, .. } => key.split('[').next(),
+            _ => None,
+        }
+    }
 }
 
 /// "`a`, `b` and `c` are"

@@ -48,7 +48,8 @@ impl Located {
         match &self.raw {
             Raw::Text(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
             Raw::Integer(number) => number.to_string(),
-            Raw::Float(number) => number.to_string(),
+            // With an exponent where it would have many digits else.
+            Raw::Float(number) => format!("{number:?}"),
             Raw::Bool(truth) => truth.to_string(),
             Raw::List(_) => "a list".into(),
             Raw::Table(_) => "a table".into(),
@@ -84,10 +85,15 @@ pub(super) fn read_limited(path: &Path, which: &str, most: u64) -> io::Result<St
     String::from_utf8(bytes).map_err(io::Error::other)
 }
 
-/// The same, with an error that names the file.
-pub(super) fn read_file(path: &Path, which: &str, most: u64) -> Result<String, ConfigError> {
+/// The same, with an error that says `what` the file is, and its path.
+pub(super) fn read_file(
+    what: &'static str,
+    path: &Path,
+    which: &str,
+    most: u64,
+) -> Result<String, ConfigError> {
     let unreadable =
-        |error: io::Error| ConfigError::Unreadable { path: path.to_owned(), why: error.to_string() };
+        |error: io::Error| ConfigError::Unreadable { what, path: path.to_owned(), why: error.to_string() };
     read_limited(path, which, most).map_err(unreadable)
 }
 
@@ -170,7 +176,12 @@ impl Layers {
     }
 
     fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        let text = read_file(path, "a configuration has", LARGEST_FILE)?;
+        let text = read_file(
+            "configuration file (named by SHOUTER_CONFIG)",
+            path,
+            "a configuration has",
+            LARGEST_FILE,
+        )?;
         for (key, value) in parse_file(path, &text)? {
             self.set(&key, value.raw, value.source)?;
         }

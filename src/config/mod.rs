@@ -364,7 +364,8 @@ impl Builder {
     }
 
     /// The same without what was given of these keys.
-    pub(crate) fn without(mut self, keys: &[&str]) -> Self {
+    #[must_use]
+    pub fn without(mut self, keys: &[&str]) -> Self {
         keys.iter().for_each(|key| self.layers.remove(key));
         self
     }

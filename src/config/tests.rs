@@ -144,7 +144,7 @@ fn ports_are_read_from_toml_and_from_json() {
     }
     with_file(
         "ports",
-        "[[ports]]\ndevice = \"0000:3b:00.0\"\naddress = \"10.0.0.1/8\"\ngateway = \"10.9.9.9\"\n",
+        "[[ports]]\ndevice = \"pci:0000:3b:00.0\"\naddress = \"10.0.0.1/8\"\ngateway = \"10.9.9.9\"\n",
         |path| {
             let config = two_ranks(&[("SHOUTER_CONFIG", path)]).unwrap();
             assert_eq!((config.ports.len(), config.ports[0].gateway), (1, Some(Ipv4Addr::new(10, 9, 9, 9))));
@@ -206,12 +206,20 @@ fn a_wrong_value_is_named_with_its_place_and_what_would_do() {
 fn a_wrong_port_is_named_down_to_its_field() {
     let cases = [
         (r#"[{address="10.0.0.1/8"}]"#, "`ports[0].device` is missing"),
-        (r#"[{device="a"}]"#, "`ports[0].address` is missing"),
-        (r#"[{device="a", address="10.0.0.1"}]"#, "`ports[0].address` cannot be \"10.0.0.1\""),
-        (r#"[{device="a", address="10.0.0.1/8"}, {device="b", address="10.0.0.1/33"}]"#, "ports[1].address"),
-        (r#"[{device="a", address="10.0.0.1/8", mtu=1}]"#, "ports[0].mtu"),
-        (r#"[{device="a", address="10.0.0.1/8", peers="10.0.0.2"}]"#, "ports[0].peers"),
-        (r#"[{device="a", address="10.0.0.1/8", colour="red"}]"#, "ports[0].colour"),
+        (r#"[{device="ring"}]"#, "`ports[0].address` is missing"),
+        (r#"[{device="ring", address="10.0.0.1"}]"#, "`ports[0].address` cannot be \"10.0.0.1\""),
+        (
+            r#"[{device="ring", address="10.0.0.1/8"}, {device="null", address="10.0.0.1/33"}]"#,
+            "ports[1].address",
+        ),
+        #[cfg(feature = "dpdk")]
+        (
+            r#"[{device="zork:foo", address="10.0.0.1/8"}]"#,
+            "`ports[0].device` cannot be \"zork:foo\"; it is a driver",
+        ),
+        (r#"[{device="ring", address="10.0.0.1/8", mtu=1}]"#, "ports[0].mtu"),
+        (r#"[{device="ring", address="10.0.0.1/8", peers="10.0.0.2"}]"#, "ports[0].peers"),
+        (r#"[{device="ring", address="10.0.0.1/8", colour="red"}]"#, "ports[0].colour"),
         (r#"[7]"#, "`ports[0]` cannot be 7"),
         (r#"{}"#, "`ports` cannot be a table"),
     ];
@@ -229,7 +237,7 @@ fn a_file_is_blamed_with_its_line() {
         ("rank = 1\nrank = 2\n", ":2: not valid TOML"),
         ("size = [[[\n", "not valid TOML"),
         ("deadline = 1979-05-27\n", ":1: `deadline` cannot be 1979-05-27"),
-        ("ports = [\n  { device = \"a\", address = \"x\" },\n]\n", ":2: `ports[0].address`"),
+        ("ports = [\n  { device = \"ring\", address = \"x\" },\n]\n", ":2: `ports[0].address`"),
     ];
     for (text, message) in cases {
         with_file("blame", text, |path| says(two_ranks(&[("SHOUTER_CONFIG", path)]), &[path, message]));

@@ -160,12 +160,15 @@ fn port(index: usize, item: &Located) -> Result<PortConfig, ConfigError> {
     let (mut device, mut address, mut gateway, mut peers, mut mtu) = (None, None, None, Vec::new(), None);
     for (field, value) in fields {
         let name = format!("ports[{index}].{field}");
-        let wrong = |allowed| wrong_as(&name, value, allowed);
+        let wrong = |allowed: &str| wrong_as(&name, value, allowed);
         match (field.as_str(), &value.raw) {
-            ("device", Raw::Text(text)) if !text.is_empty() => device = Some(text.clone()),
+            ("device", Raw::Text(text)) if !text.is_empty() => {
+                check_device(text).map_err(|why| wrong(&format!("a driver and its argument: {why}")))?;
+                device = Some(text.clone());
+            }
             ("device", _) => {
                 return Err(wrong(
-                    "a driver and its argument, such as \"vhost:/run/a.sock\", or a PCI address",
+                    "a driver and its argument, such as \"vhost:/run/a.sock\" or \"pci:0000:3b:00.0\"",
                 ));
             }
             ("address", _) => {
@@ -208,6 +211,18 @@ fn port(index: usize, item: &Located) -> Result<PortConfig, ConfigError> {
         peers,
         mtu,
     })
+}
+
+/// Checks the syntax of a port's device.
+#[cfg(feature = "dpdk")]
+fn check_device(text: &str) -> Result<(), shouter_netstack::device::dpdk::SpecError> {
+    text.parse::<shouter_netstack::device::dpdk::DeviceSpec>().map(drop)
+}
+
+/// A build without DPDK knows no devices, and uses no ports.
+#[cfg(not(feature = "dpdk"))]
+fn check_device(_: &str) -> Result<(), std::convert::Infallible> {
+    Ok(())
 }
 
 /// A value that cannot be used.

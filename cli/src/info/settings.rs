@@ -18,14 +18,31 @@ pub(super) fn items() -> Vec<Item> {
         Ok(text) => Item::ok(ITEM, text),
         Err(error) => wrong(&error),
     }];
+    let wrong_values = wrong_values(builder.clone());
     for key in KEYS {
         let detail = match builder.in_force(key.name) {
             Some((value, source)) => format!("{value} ({source})"),
             None => format!("default: {}", key.default),
         };
-        items.push(Item::ok(format!("key {}", key.name), detail));
+        let name = format!("key {}", key.name);
+        items.push(match wrong_values.iter().find(|error| error.key_of_value() == Some(key.name)) {
+            Some(error) => Item::not_ok(ItemState::Wrong, name, detail, error.to_string()),
+            None => Item::ok(name, detail),
+        });
     }
     items
+}
+
+/// The error of each key whose value cannot be used.
+fn wrong_values(mut builder: Builder) -> Vec<ConfigError> {
+    let mut errors = Vec::new();
+    // One error hides those behind it. A key without its value gives none.
+    while let Err(error) = usable(builder.clone()) {
+        let Some(key) = error.key_of_value().filter(|&key| builder.in_force(key).is_some()) else { break };
+        builder = builder.without(&[key]);
+        errors.push(error);
+    }
+    errors
 }
 
 /// Checks the configuration. Outside a job, where the rank is unknown, it is checked as that of a job of one rank.

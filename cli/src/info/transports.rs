@@ -10,7 +10,7 @@ pub(super) fn items() -> Vec<Item> {
     let Some(config) = config() else { return vec![] };
     let verbs = verbs(&config);
     let rud = rud(&config);
-    let kernel = Item::ok("channel kernel", "sockets of the kernel; they are always there");
+    let kernel = kernel(&config);
     let choice = choice(config.transport, verbs.state == ItemState::Ok, rud.state == ItemState::Ok);
     vec![verbs, rud, kernel, choice]
 }
@@ -23,6 +23,22 @@ fn config() -> Option<Config> {
         .build()
         .ok()
         .or_else(|| builder.set("size", "1").ok()?.set("rank", "0").ok()?.build().ok())
+}
+
+fn kernel(config: &Config) -> Item {
+    let item = "channel kernel";
+    let Some(address) = config.kernel_address else {
+        return Item::ok(item, "sockets of the kernel; they are always there");
+    };
+    match std::net::TcpListener::bind((address, 0)) {
+        Ok(_) => Item::ok(item, format!("sockets of the kernel, at {address}")),
+        Err(why) => Item::not_ok(
+            ItemState::Wrong,
+            item,
+            format!("kernel_address {address}: {why}"),
+            "name an address of this host (`ip -4 address` lists them), or leave kernel_address out",
+        ),
+    }
 }
 
 fn choice(transport: TransportChoice, verbs: bool, rud: bool) -> Item {

@@ -130,7 +130,7 @@ fn people_get_a_table_with_remedies() {
 fn help_of_a_command_has_its_longer_text() {
     for (command, words) in [
         ("info", "It changes nothing and needs no root"),
-        ("run", "Signals go to every rank"),
+        ("run", "go to every rank"),
         ("check", "All pairs of a round"),
         ("plan", "No rank is started"),
     ] {
@@ -156,4 +156,31 @@ fn a_reader_that_closes_the_pipe_early_is_no_failure() {
         let ended = command.args(arguments).stdout(writer).output().unwrap();
         assert!(ended.status.success() && ended.stderr.is_empty(), "{arguments:?}: {ended:?}");
     }
+}
+
+#[test]
+fn what_cannot_work_is_not_called_good() {
+    let ports = |device: &str| format!("[{{ device = \"{device}\", address = \"1.2.3.4/24\" }}]");
+    let wrong = tried(
+        &["--json"],
+        &[
+            ("SHOUTER_PORTS", &ports("zork:foo")),
+            ("SHOUTER_TRANSPORT", "kernle"),
+            ("SHOUTER_MODE", "dedicated"),
+        ],
+    );
+    assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");
+    let items = parsed(wrong);
+    for (key, state) in [("ports", "wrong"), ("transport", "wrong"), ("mode", "ok")] {
+        assert_eq!(named(&items, &format!("key {key}"))["state"], state, "{items:?}");
+    }
+    if cfg!(feature = "dpdk") {
+        let remedy = named(&items, "key ports")["remedy"].as_str().unwrap();
+        assert!(remedy.contains("no such kind; write vhost:PATH"), "{remedy}");
+    }
+    // An address for documentation (RFC 5737), which is no host's.
+    let elsewhere = self::items(&[("SHOUTER_KERNEL_ADDRESS", "192.0.2.9")]);
+    assert_eq!(named(&elsewhere, "channel kernel")["state"], "wrong");
+    let here = self::items(&[("SHOUTER_KERNEL_ADDRESS", "127.0.0.1")]);
+    assert_eq!(named(&here, "channel kernel")["state"], "ok");
 }

@@ -130,7 +130,8 @@ impl CostCache {
     /// # Errors
     /// [`ConfigError::Unreadable`] for one that cannot be read or used.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let unreadable = |why: String| ConfigError::Unreadable { path: path.to_owned(), why };
+        let unreadable =
+            |why: String| ConfigError::Unreadable { what: super::FIGURES, path: path.to_owned(), why };
         if path.exists() && !path.is_file() {
             return Err(unreadable(NO_FILE.into()));
         }
