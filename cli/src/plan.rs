@@ -18,7 +18,7 @@ use shouter_reducer::cost::{self, Model, Picoseconds};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::Shape;
 use shouter_reducer::plan::{self, Plan};
-use shouter_reducer::schedule::Problem;
+use shouter_reducer::schedule::{Algorithm, Problem};
 
 use crate::bench::sizes::Sizes;
 use crate::bench::workload;
@@ -32,7 +32,8 @@ use table::Row;
 #[derive(Debug, Args)]
 #[command(
     long_about = "Prints which algorithm serves which size of a collective, how long it is predicted to take, how long any \
-        algorithm takes at least, and what the others are predicted to take. No rank is started. The figures of the cost model are those \
+        algorithm takes at least, and what the others are predicted to take. Sums of floats depend on the order of the additions: a job takes those \
+        algorithms for them that add in the order of ranks, and so have the same bits, also where others are faster (in JSON: `passed_over`). No rank is started. The figures of the cost model are those \
         of the file that `shouter plan --measure` has written, else those that a job with as many ranks on each host has measured while \
         it joined, else figures to begin with for the transport.",
     after_help = "Examples:\n  \
@@ -125,6 +126,10 @@ pub(crate) fn main(args: &PlanArgs) -> Status {
 }
 
 fn predict(args: &PlanArgs) -> Result<(), CommandError> {
+    if args.collective.0.iter().any(|collective| collective.reduces()) {
+        let refused = args.op.check(args.dtype);
+        refused.map_err(|why| CommandError::Usage(format!("--op and --dtype: {why}")))?;
+    }
     let environment = Environment::of_process();
     let levels = levels(args, &environment)?;
     let grid = grid(args, levels)?;
@@ -223,6 +228,9 @@ fn row(plan: &Plan, grid: &Grid, collective: Collective, bytes: u64, args: &Plan
         })
         .collect();
     let in_cells = in_cells(&model, grid, &shape).map(Picoseconds::as_micros);
+    let candidates: Vec<_> = cost::candidates(&shape).map(Algorithm::name).collect();
+    let passed_over =
+        algorithms.iter().map(|(name, _)| *name).filter(|name| !candidates.contains(name)).collect();
     let of_chosen = algorithms.iter().find(|(name, _)| *name == chosen.name());
     Row {
         collective: plan::word(collective),
@@ -234,6 +242,7 @@ fn row(plan: &Plan, grid: &Grid, collective: Collective, bytes: u64, args: &Plan
         predicted_us: in_cells.or_else(|| of_chosen.and_then(|(_, time)| time.clone().ok())),
         bound_us: model.lower_bound(grid, &shape).as_micros(),
         algorithms,
+        passed_over,
         measured_us: None,
     }
 }

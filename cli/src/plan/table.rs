@@ -18,6 +18,8 @@ pub(super) struct Row {
     pub(super) bound_us: f64,
     /// The predicted time of each algorithm, or the reason why it has no schedule.
     pub(super) algorithms: Vec<(&'static str, Result<f64, String>)>,
+    /// Those that are not chosen for this type and reduction, however fast: they fold in another order.
+    pub(super) passed_over: Vec<&'static str>,
     pub(super) measured_us: Option<f64>,
 }
 
@@ -46,6 +48,7 @@ impl Serialize for Row {
             .map(|(name, time)| ((*name).to_owned(), json!(time.as_ref().ok().copied().map(round))))
             .collect();
         map.serialize_entry("algorithms_us", &times)?;
+        map.serialize_entry("passed_over", &self.passed_over)?;
         if let Some(measured) = self.measured_us {
             map.serialize_entry("measured_us", &measured)?;
             map.serialize_entry("ratio", &self.ratio().map(round))?;
@@ -81,6 +84,12 @@ pub(super) fn text(rows: &[Row]) -> String {
             out += &format!("{predicted:>width$}", width = width(name));
         }
         out.push('\n');
+    }
+    let passed_over = rows.first().map(|row| row.passed_over.join(", ")).unwrap_or_default();
+    if !passed_over.is_empty() {
+        out += &format!(
+            "not chosen, for they fold in another order than that of ranks, which changes the bits of this result: {passed_over}\n"
+        );
     }
     out
 }

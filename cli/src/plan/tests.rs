@@ -65,13 +65,55 @@ fn each_size_has_its_algorithm_its_times_and_its_bound() {
     }
     assert_eq!((rows[0].algorithm, rows[14].algorithm), ("bruck", "hierarchical"));
     let text = table::text(&rows);
-    assert!(text.lines().count() == 16 && text.contains("1073741824  hierarchical"), "{text}");
+    assert!(text.lines().count() == 17 && text.contains("1073741824  hierarchical"), "{text}");
     for (name, _) in &rows[0].algorithms {
         assert!(text.lines().next().unwrap().split_whitespace().any(|word| word == *name), "{text}");
     }
     let json: serde_json::Value = serde_json::to_value(&rows[0]).unwrap();
     assert_eq!(json["algorithm"], "bruck");
     assert!(json["algorithms_us"]["ring"].is_f64() && json.get("measured_us").is_none(), "{json}");
+}
+
+#[test]
+fn no_prediction_is_below_the_bound() {
+    for (ranks, hosts) in [(1, 1), (2, 1), (3, 1), (8, 1), (2, 2), (8, 2), (64, 8)] {
+        let (ranks, hosts) = (u32::to_string(&ranks), u32::to_string(&hosts));
+        // A multiple of each block, for every collective.
+        let args = ["--ranks", &ranks, "--hosts", &hosts, "--bytes", "768,3Ki,12Ki,48Ki,3Mi,192Mi"];
+        let args = parsed(&args).unwrap();
+        let grid = grid(&args, Levels::default()).unwrap();
+        for collective in Collective::ALL.into_iter().filter(|&one| cost::is_modelled(one)) {
+            for row in rows(&Plan::default(), &grid, collective, &args).unwrap() {
+                assert!(row.predicted_us.is_some_and(|us| us >= row.bound_us), "{row:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn reductions_that_there_are_not_are_refused() {
+    for (op, dtype) in [("band", "f32"), ("avg", "bool")] {
+        let args = parsed(&["--op", op, "--dtype", dtype]).unwrap();
+        let refused = predict(&args).unwrap_err();
+        assert!(matches!(refused, CommandError::Usage(_)), "{refused}");
+        assert!(refused.to_string().contains(dtype), "{refused}");
+    }
+}
+
+#[test]
+fn algorithms_that_other_bits_forbid_are_named() {
+    let of = |dtype: &str| {
+        let args = ["--ranks", "64", "--hosts", "64", "--bytes", "64Ki", "--dtype", dtype];
+        let args = parsed(&args).unwrap();
+        let grid = grid(&args, Levels::default()).unwrap();
+        rows(&Plan::default(), &grid, Collective::AllReduce, &args).unwrap()
+    };
+    let (floats, whole) = (of("f32"), of("i32"));
+    assert!(floats[0].passed_over.contains(&"halving_doubling"), "{floats:?}");
+    assert!(!floats[0].passed_over.contains(&floats[0].algorithm), "{floats:?}");
+    assert!(table::text(&floats).contains("halving_doubling"), "{floats:?}");
+    assert!(table::text(&floats).lines().last().unwrap().contains("not chosen"), "{floats:?}");
+    assert!(whole[0].passed_over.is_empty() && !table::text(&whole).contains("not chosen"), "{whole:?}");
 }
 
 #[test]

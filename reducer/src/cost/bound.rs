@@ -13,7 +13,9 @@ pub(super) fn lower_bound(costs: &Costs, problem: &Problem) -> Picoseconds {
     let (hosts, ranks) = (u64::from(grid.nodes()), u64::from(grid.ranks()));
     let block = problem.block_bytes();
     let (host, network) = (costs.host, costs.network);
-    let mut bound = Picoseconds::of_ns(host.call_ns);
+    // The start and end of a schedule. Cells (`Model::in_cells`) serve small operations of one host without one.
+    let through_cells = hosts == 1 && ranks > 1;
+    let mut bound = Picoseconds::of_ns(if through_cells { 0 } else { host.call_ns });
     if hosts > 1 {
         // Bytes that a host with so many ranks sends and receives.
         let crossing = |locals: u64| {

@@ -2,6 +2,7 @@
 
 use super::{ScheduleError, StepId};
 use crate::grid::{Grid, Rank};
+use core::cmp::Reverse;
 
 /// No step.
 const NONE: u32 = u32::MAX;
@@ -9,6 +10,7 @@ const NONE: u32 = u32::MAX;
 /// The messages to or from one node: a range of the flat table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Rounds {
+    node: u32,
     first: u32,
     len: u32,
 }
@@ -16,7 +18,8 @@ struct Rounds {
 /// The steps that send, or those that receive, by peer and round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MessageTable {
-    /// By node: the place of its rounds among the steps.
+    /// The places of rounds among the steps, ordered by node: only of nodes that there are messages with, for a rank of a tree has few peers
+    /// among many nodes.
     nodes: Vec<Rounds>,
     steps: Vec<u32>,
 }
@@ -28,22 +31,32 @@ impl MessageTable {
         messages: impl Iterator<Item = (StepId, Rank, u32)> + Clone,
         too_large: impl Fn() -> ScheduleError,
     ) -> Result<Self, ScheduleError> {
-        let mut nodes = vec![Rounds::default(); grid.nodes() as usize];
-        let of = |rank: Rank| grid.node_of(rank) as usize;
-        for (_, peer, round) in messages.clone() {
-            let rounds = &mut nodes[of(peer)];
-            rounds.len = rounds.len.max(round + 1);
-        }
+        let of = |(_, peer, round)| Rounds { node: grid.node_of(peer), first: 0, len: round + 1 };
+        let mut nodes: Vec<Rounds> = messages.clone().map(of).collect();
+        nodes.sort_unstable_by_key(|rounds| (rounds.node, Reverse(rounds.len)));
+        // The longest of each node stays.
+        nodes.dedup_by_key(|rounds| rounds.node);
+        nodes.shrink_to_fit();
         let mut total = 0u32;
         for rounds in &mut nodes {
             rounds.first = total;
             total = total.checked_add(rounds.len).ok_or_else(&too_large)?;
         }
         let mut steps = vec![NONE; total as usize];
+        let mut table = Self { nodes, steps: Vec::new() };
         for (step, peer, round) in messages {
-            steps[(nodes[of(peer)].first + round) as usize] = step.0;
+            if let Some(rounds) = table.rounds(grid.node_of(peer)) {
+                steps[(rounds.first + round) as usize] = step.0;
+            }
         }
-        Ok(Self { nodes, steps })
+        table.steps = steps;
+        Ok(table)
+    }
+
+    #[inline]
+    fn rounds(&self, node: u32) -> Option<Rounds> {
+        let place = self.nodes.binary_search_by_key(&node, |rounds| rounds.node).ok()?;
+        self.nodes.get(place).copied()
     }
 
     /// The step of this message.
@@ -52,7 +65,7 @@ impl MessageTable {
         if !grid.is_leader(peer) {
             return None;
         }
-        let rounds = self.nodes.get(grid.node_of(peer) as usize)?;
+        let rounds = self.rounds(grid.node_of(peer))?;
         if round >= rounds.len {
             return None;
         }
@@ -62,6 +75,9 @@ impl MessageTable {
 
     /// The nodes that there are messages with.
     pub(super) fn nodes(&self) -> impl Iterator<Item = u32> {
-        (0..).zip(&self.nodes).filter(|(_, rounds)| rounds.len > 0).map(|(node, _)| node)
+        self.nodes.iter().map(|rounds| rounds.node)
     }
 }
+
+#[cfg(test)]
+mod tests;
