@@ -14,10 +14,11 @@ use clap::Args;
 use shouter::{Config, DType, Group, ReduceOp, Tensor, TensorId, TensorSpec};
 
 use super::{JobArgs, check_job, launcher, rounds};
-use crate::bench::report::{Report, ReportLine, median, percentiles_us};
+use crate::bench::report::{ReportLine, median, percentiles_us};
 use crate::bench::sizes::Sizes;
 use crate::bench::{patience, pin, ranks_output};
 use crate::failure::CommandError;
+use crate::stdout;
 use resnet50::Layer;
 
 /// Steps that warm up; not measured.
@@ -88,7 +89,6 @@ pub(crate) fn main(args: &StepArgs) -> Result<(), CommandError> {
             lines.extend(ranks_output(command.stdin(Stdio::null()), patience(2, job.seconds))?);
         }
     }
-    let mut report = Report::new(job.json);
     let mut table =
         String::from("step (ms, medians)   until the first layer may start   p99    whole step\n");
     while let Some(first) = lines.first().cloned() {
@@ -98,10 +98,12 @@ pub(crate) fn main(args: &StepArgs) -> Result<(), CommandError> {
         let ms = |us: Option<f64>| us.unwrap_or(0.0) / 1e3;
         let figures = (ms(line.p50_us), ms(line.p99_us), ms(line.step_us));
         table += &format!("{:<28}{:>24.2}{:>7.2}{:>14.2}\n", line.series(), figures.0, figures.1, figures.2);
-        report.push(line)?;
+        if job.json {
+            line.print()?;
+        }
     }
     if !job.json {
-        print!("{table}");
+        stdout::print(&table)?;
     }
     Ok(())
 }
