@@ -109,8 +109,10 @@ fn header_is_fresh() {
 /// The header with C90 comments: a block of `//` lines becomes one comment.
 fn in_c90(header: &str) -> String {
     let comment = |line: &str| {
-        let text = line.trim_start();
-        text.strip_prefix("// ").map(|text| (line.len() - text.len() - 3, text.to_owned()))
+        let slashes = line.trim_start();
+        // A line without text parts two paragraphs.
+        let text = slashes.strip_prefix("//")?;
+        Some((line.len() - slashes.len(), text.strip_prefix(' ').unwrap_or(text).to_owned()))
     };
     let mut made = String::new();
     let mut lines = header.lines().peekable();
@@ -125,7 +127,7 @@ fn in_c90(header: &str) -> String {
         let margin = " ".repeat(indent);
         made += &format!("{margin}/* {text}");
         while let Some((_, text)) = lines.peek().and_then(|line| comment(line)) {
-            made += &format!("\n{margin} * {text}");
+            made += format!("\n{margin} * {text}").trim_end();
             lines.next();
         }
         made += " */\n";
