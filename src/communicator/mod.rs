@@ -335,6 +335,11 @@ impl Group {
         Ok(tensor)
     }
 
+    /// Whether all of these bytes lie in memory of [`alloc`](Self::alloc) that other ranks of the host read where it lies.
+    pub(crate) fn is_shared(&self, bytes: &[u8]) -> bool {
+        self.job.node.as_ref().is_some_and(|node| node.locate(bytes.as_ptr(), bytes.len()).is_some())
+    }
+
     /// A buffer as the reducer's memory: shared, if it lies in memory of [`alloc`](Self::alloc).
     fn region(&self, data: element::Buffer) -> TensorRegion {
         let shared = self.node.as_ref().and_then(|node| node.locate(data.as_ptr(), data.len())).is_some();

@@ -114,7 +114,7 @@ impl Actors {
             layout: Layout::Dense,
             step,
         };
-        let mut envelope = Envelope::new(&Some(self.group.clone()), &Head { meta, body: () }, &mut None)?;
+        let mut envelope = Envelope::new(&Some(self.group.clone()), &Head { meta, body: () })?;
         envelope.data_mut().copy_from_slice(data.bytes);
         Ok(Sending(OwnedSend::start(&self.group, envelope, rank, TAG)?))
     }

@@ -209,7 +209,7 @@ fn of_file(
         (0..optimizer.states()).map(|at| tensor(format!("state{at}"))).collect::<Result<Vec<_>, _>>()?;
     let mut parameter = Parameter::new(shards.home(), meta.clone(), optimizer, shard, &value)
         .map_err(|why| why.to_string())?;
-    parameter.resume(&states, updates).map_err(|why| why.to_string())?;
+    parameter.resume(&states, updates);
     Ok((meta, parameter))
 }
 

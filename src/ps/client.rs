@@ -10,13 +10,13 @@ use shouter_reducer::dtype::DType;
 use super::Error;
 use super::actors::Actors;
 use super::link::{Link, links};
-use super::message::{Array, Arrived, Envelope, Head, Home, Layout, Meta, Slab};
+use super::message::{Array, Arrived, Head, Home, Layout, Meta, Slab};
 use super::names::Names;
 use super::optimizer::Optimizer;
 use super::parameter::check_rows;
 use super::plan::Plan;
 use super::protocol::{
-    ANSWER, Control, REQUEST, Reply, Request, bare, memory, next, next_control, send_control,
+    ANSWER, Control, REQUEST, Reply, Request, bare, elements, memory, next, next_control, send_control,
 };
 use super::shard::Shard;
 use super::state::{check_new, check_same};
@@ -35,7 +35,7 @@ pub struct Client {
     home: Home,
     step: u64,
     known: HashMap<String, Known>,
-    /// The memory of the last messages to, and of the last ones from, each server.
+    /// The memory of the last elements that were copied for, and of the last ones that were copied from, each server.
     sent: Vec<Option<Slab>>,
     received: Vec<Option<Slab>>,
     /// A server is lost: the answers of the others are not known.
@@ -101,11 +101,10 @@ impl Client {
         // It is another generation then.
         self.known.remove(name);
         let row = meta.row_bytes().unwrap_or(0);
-        self.call(&format!("setting '{name}'"), |server, home, spare| {
+        self.call(&format!("setting '{name}'"), |server, room| {
             let meta = Meta { layout: Layout::Shard(shards[server].len() as u64), ..meta.clone() };
-            let mut envelope = Envelope::new(home, &Head { meta, body: Request::Set(optimizer) }, spare)?;
-            shards[server].gather(value.bytes, row, envelope.data_mut());
-            Ok(envelope)
+            let elements = room.of_shard(&shards[server], value.bytes, row)?;
+            Ok((Head { meta, body: Request::Set(optimizer) }, elements))
         })
         .map(drop)
     }
@@ -127,12 +126,10 @@ impl Client {
         let known = self.known_as(name, &meta, "the gradient")?;
         let (row, seen) = (meta.row_bytes().unwrap_or(0), known.seen());
         let shards = std::mem::take(&mut known.shards);
-        let pushed = self.call(&format!("pushing '{name}'"), |server, home, spare| {
+        let pushed = self.call(&format!("pushing '{name}'"), |server, room| {
             let meta = Meta { layout: Layout::Shard(shards[server].len() as u64), ..meta.clone() };
-            let body = Request::Push(seen[server]);
-            let mut envelope = Envelope::new(home, &Head { meta, body }, spare)?;
-            shards[server].gather(gradient.bytes, row, envelope.data_mut());
-            Ok(envelope)
+            let elements = room.of_shard(&shards[server], gradient.bytes, row)?;
+            Ok((Head { meta, body: Request::Push(seen[server]) }, elements))
         });
         self.pushed(name, shards, pushed)
     }
@@ -163,17 +160,18 @@ impl Client {
         let known = self.known(name)?;
         let (row, seen) = (meta.row_bytes().unwrap_or(0), known.seen());
         let shards = std::mem::take(&mut known.shards);
-        let pushed = self.call(&format!("pushing rows of '{name}'"), |server, home, spare| {
+        let pushed = self.call(&format!("pushing rows of '{name}'"), |server, room| {
             let own: Vec<_> =
                 (0..rows.len()).filter(|at| shards[server].place(rows[*at]).is_some()).collect();
             let meta = Meta { layout: Layout::Rows(own.len() as u64), ..meta.clone() };
-            let mut envelope = Envelope::new(home, &Head { meta, body: Request::Push(seen[server]) }, spare)?;
-            let (indices, to) = envelope.data_mut().split_at_mut(own.len() * 8);
+            let head = Head { meta, body: Request::Push(seen[server]) };
+            let mut slab = room.memory(head.data_bytes()?)?;
+            let (indices, to) = slab.bytes_mut().split_at_mut(own.len() * 8);
             for (nth, at) in own.into_iter().enumerate() {
                 indices[nth * 8..][..8].copy_from_slice(&rows[at].to_ne_bytes());
                 to[nth * row..][..row].copy_from_slice(&values.bytes[at * row..][..row]);
             }
-            Ok(envelope)
+            Ok((head, Elements::Copied(slab)))
         });
         self.pushed(name, shards, pushed)
     }
@@ -196,7 +194,8 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::NotSet`]; [`Error::Type`] and [`Error::Shape`]; [`Error::Stale`] as of [`push`](Self::push); [`Error::ServerLost`],
-    /// [`Error::ShutDown`]; the group's. After an error `into` is as it was.
+    /// [`Error::ShutDown`]; the group's. After an error `into` is as it was, but for [`Error::ServerLost`], [`Error::TrainerLost`],
+    /// [`Error::Protocol`] and the group's: then some of it may be of the parameter.
     pub fn pull_into(&mut self, name: &str, dtype: DType, into: &mut [u8]) -> Result<u64, Error> {
         self.up_to_date(name, |client| client.pull_known(name, dtype, into))
     }
@@ -226,9 +225,10 @@ impl Client {
             });
         }
         let (row, seen) = (known.meta.row_bytes().unwrap_or(0), known.seen());
-        let pulled = self.call(&format!("pulling '{name}'"), |server, _, _| {
+        let doing = format!("pulling '{name}'");
+        let pulled = self.call(&doing, |server, _| {
             let body = Request::Pull(seen[server].generation);
-            Envelope::new(&None, &Head { meta: bare(name, step), body }, &mut None)
+            Ok((Head { meta: bare(name, step), body }, Elements::There(&[])))
         })?;
         for (at, arrived) in pulled.iter().enumerate() {
             let rows = self.known(name)?.shards[at].len() as u64;
@@ -238,11 +238,26 @@ impl Client {
             }
         }
         let updates = pulled.iter().map(|arrived| arrived.head.meta.step).min().unwrap_or(0);
-        for (at, arrived) in pulled.into_iter().enumerate() {
-            self.known(name)?.shards[at].scatter(arrived.data(), row, into);
-            keep(&mut self.received[at], arrived.into_slab());
+        let shards = std::mem::take(&mut self.known(name)?.shards);
+        let first = self.first();
+        let came = (0..pulled.len()).map(|nth| (nth + first) % pulled.len()).try_for_each(|at| {
+            let (arrived, shard) = (&pulled[at], &shards[at]);
+            match (arrived.missing(), shard.run(row)) {
+                (0, _) => shard.scatter(arrived.data(), row, into),
+                (_, Some(run)) => self.elements(at, &doing, &mut into[run])?,
+                (due, None) => {
+                    let mut slab = self.scratch(at, due)?;
+                    self.elements(at, &doing, slab.bytes_mut())?;
+                    shard.scatter(slab.bytes(), row, into);
+                    self.received[at] = Some(slab);
+                }
+            }
+            Ok(())
+        });
+        if let Some(known) = self.known.get_mut(name) {
+            known.shards = shards;
         }
-        Ok(updates)
+        came.map(|()| updates)
     }
 
     /// As [`pull_into`](Self::pull_into), into elements.
@@ -275,8 +290,8 @@ impl Client {
     pub fn wait_for_all(&mut self) -> Result<(), Error> {
         let step = self.step;
         // One server counts.
-        self.call_some("waiting for all trainers", 1, |_, _, _| {
-            Envelope::new(&None, &Head { meta: bare("", step), body: Request::Wait }, &mut None)
+        self.call_some("waiting for all trainers", 1, |_, _| {
+            Ok((Head { meta: bare("", step), body: Request::Wait }, Elements::There(&[])))
         })
         .map(drop)
     }
@@ -377,41 +392,47 @@ impl Client {
     /// Asks all servers for something without elements.
     fn ask(&mut self, doing: &str, request: impl Fn(usize) -> Request) -> Result<Vec<Arrived<Reply>>, Error> {
         let step = self.step;
-        self.call(doing, |server, _, _| {
-            Envelope::new(&None, &Head { meta: bare("", step), body: request(server) }, &mut None)
+        self.call(doing, |server, _| {
+            Ok((Head { meta: bare("", step), body: request(server) }, Elements::There(&[])))
         })
     }
 
-    fn call(
+    fn call<'a>(
         &mut self,
         doing: &str,
-        request: impl FnMut(usize, &Home, &mut Option<Slab>) -> Result<Envelope, Error>,
+        request: impl FnMut(usize, Room<'_>) -> Result<(Head<Request>, Elements<'a>), Error>,
     ) -> Result<Vec<Arrived<Reply>>, Error> {
         self.call_some(doing, self.links.len(), request)
     }
 
-    /// Sends a request to each of the first servers, then takes all their answers, in their order. The first refusal is the error.
-    fn call_some(
+    /// Sends a request to each of the first servers, then takes all their answers, in their order. The first refusal is the error. Where there
+    /// is none, elements that are missing are to be received.
+    fn call_some<'a>(
         &mut self,
         doing: &str,
         servers: usize,
-        mut request: impl FnMut(usize, &Home, &mut Option<Slab>) -> Result<Envelope, Error>,
+        mut request: impl FnMut(usize, Room<'_>) -> Result<(Head<Request>, Elements<'a>), Error>,
     ) -> Result<Vec<Arrived<Reply>>, Error> {
         self.check_lost()?;
-        // Trainers begin with different servers, or all would wait for the first one.
-        let first = self.plan.trainer(&self.name).unwrap_or(0);
+        let first = self.first();
         let order = (0..servers).map(|nth| (nth + first) % servers);
         for (nth, at) in order.clone().enumerate() {
-            let envelope = match request(at, &self.home, &mut self.sent[at]) {
-                Ok(envelope) => envelope,
+            let (home, link, spare) = (&self.home, &self.links[at], &mut self.sent[at]);
+            let (head, elements) = match request(at, Room { home, link, spare }) {
+                Ok(asked) => asked,
                 Err(error) if nth == 0 => return Err(error),
                 // The servers that have been asked would answer the next call.
                 Err(error) => return Err(self.lost.insert(error).clone()),
             };
-            let link = &self.links[at];
-            let sent = link.data.send(envelope.bytes(), link.peer, REQUEST);
-            sent.map_err(|error| self.gone(at, doing, &error))?;
-            keep(&mut self.sent[at], envelope.into_slab());
+            match link.send(REQUEST, &head, elements.bytes()) {
+                Ok(()) => {}
+                Err(Error::Group(error)) => return Err(self.gone(at, doing, &error)),
+                Err(error) if nth == 0 => return Err(error),
+                Err(error) => return Err(self.lost.insert(error).clone()),
+            }
+            if let Elements::Copied(slab) = elements {
+                keep(&mut self.sent[at], slab);
+            }
         }
         let mut answers: Vec<_> = (0..servers).map(|_| None).collect();
         for at in order {
@@ -426,6 +447,14 @@ impl Client {
         match refused {
             None => Ok(answers.into_iter().flatten().collect()),
             Some(error) => {
+                for (at, answer) in answers.iter().enumerate() {
+                    let due = answer.as_ref().map_or(0, Arrived::missing);
+                    if due > 0 {
+                        let mut slab = self.scratch(at, due)?;
+                        self.elements(at, doing, slab.bytes_mut())?;
+                        self.received[at] = Some(slab);
+                    }
+                }
                 match &error {
                     Error::NotSet { parameter, .. } => drop(self.known.remove(parameter)),
                     Error::TrainerLost { .. } | Error::ServerLost { .. } | Error::Protocol { .. } => {
@@ -438,11 +467,35 @@ impl Client {
         }
     }
 
+    /// The server that this client begins with: trainers with different ones, or all would wait for the first.
+    fn first(&self) -> usize {
+        self.plan.trainer(&self.name).unwrap_or(0)
+    }
+
+    /// Memory for elements of a server that go elsewhere afterwards.
+    fn scratch(&mut self, at: usize, len: usize) -> Result<Slab, Error> {
+        let spare = &mut self.received[at];
+        match memory(&self.home, || spare.take(), len) {
+            Ok(slab) => Ok(slab),
+            // The elements would be in the way of the next answer.
+            Err(error) => Err(self.lost.insert(Error::Group(error)).clone()),
+        }
+    }
+
+    /// Receives the elements that were missing in a server's answer.
+    fn elements(&mut self, at: usize, doing: &str, into: &mut [u8]) -> Result<(), Error> {
+        let link = &self.links[at];
+        match elements(&link.data, (link.peer, ANSWER), into) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(text)) => Err(self.meaningless(at, text)),
+            Err(error) => Err(self.gone(at, doing, &error)),
+        }
+    }
+
     fn answer(&mut self, at: usize, doing: &str) -> Result<Arrived<Reply>, Error> {
-        let (link, home, spare) = (&self.links[at], &self.home, &mut self.received[at]);
+        let link = &self.links[at];
         let patience = self.plan.patience();
-        let room = |len| memory(home, || spare.take(), len);
-        match next(&link.data, (link.peer, ANSWER), patience, room) {
+        match next(&link.data, (link.peer, ANSWER), patience) {
             Ok(Some(Ok(answer))) => Ok(answer),
             Ok(Some(Err(text))) => Err(self.meaningless(at, text)),
             Ok(None) => {
@@ -495,6 +548,46 @@ impl Client {
     fn meaningless(&mut self, at: usize, text: String) -> Error {
         let Link { name, rank, .. } = &self.links[at];
         self.lost.insert(Error::Protocol { actor: name.clone(), rank: *rank, text }).clone()
+    }
+}
+
+/// What a request's elements are copied to, where they are: memory for those to one server.
+struct Room<'a> {
+    home: &'a Home,
+    link: &'a Link,
+    spare: &'a mut Option<Slab>,
+}
+
+impl Room<'_> {
+    fn memory(self, len: usize) -> Result<Slab, Error> {
+        Ok(memory(self.home, || self.spare.take(), len)?)
+    }
+
+    /// A shard's rows of `whole`. They are sent from there if they lie in one piece, unless a server on this host could not read them there, but in
+    /// a copy.
+    fn of_shard<'a>(self, shard: &Shard, whole: &'a [u8], row_bytes: usize) -> Result<Elements<'a>, Error> {
+        let run = shard.run(row_bytes).map(|run| &whole[run]);
+        if let Some(run) = run.filter(|run| !self.link.is_near || self.link.data.is_shared(run)) {
+            return Ok(Elements::There(run));
+        }
+        let mut slab = self.memory(shard.len() * row_bytes)?;
+        shard.gather(whole, row_bytes, slab.bytes_mut());
+        Ok(Elements::Copied(slab))
+    }
+}
+
+/// The elements of a request.
+enum Elements<'a> {
+    There(&'a [u8]),
+    Copied(Slab),
+}
+
+impl Elements<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::There(bytes) => bytes,
+            Self::Copied(slab) => slab.bytes(),
+        }
     }
 }
 

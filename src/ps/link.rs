@@ -4,10 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::Error;
 use super::actors::Actors;
-use super::message::Home;
+use super::message::{Envelope, Head, Home, INLINE};
 use super::plan::{Lost, Plan};
+use super::protocol::ELEMENTS;
 use crate::communicator::{Group, init_through};
 use crate::config::{Builder, ConfigError};
 use crate::group::store::{Store, StoreError};
@@ -25,9 +28,26 @@ pub(super) struct Link {
     pub(super) rank: u32,
     /// Whether the groups have these two alone.
     is_pair: bool,
+    /// Whether the other end reads elements where they lie, if that is in the memory of `Home`.
+    pub(super) is_near: bool,
 }
 
 impl Link {
+    /// Sends a message of the data plane. The elements are as many as its header says.
+    pub(super) fn send<B: Serialize>(
+        &self,
+        tag: u32,
+        head: &Head<B>,
+        elements: &[u8],
+    ) -> Result<(), Error> {
+        let envelope = Envelope::about(head, elements)?;
+        self.data.send(envelope.bytes(), self.peer, tag)?;
+        if elements.len() > INLINE {
+            self.data.send(elements, self.peer, tag + ELEMENTS)?;
+        }
+        Ok(())
+    }
+
     /// The name and the rank, among the actors, of the rank that an error of the groups names; those of the other end where it names none, or
     /// this one.
     pub(super) fn culprit(&self, actors: &super::names::Names, error: &crate::Error) -> (String, u32) {
@@ -51,6 +71,8 @@ pub(super) fn links(actors: &Actors, plan: &Plan) -> Result<(Vec<Link>, Home), E
     } else {
         plan.servers.iter().map(String::as_str).collect()
     };
+    let mut hosts = vec![0; group.size() as usize];
+    group.all_gather(&[group.node()], &mut hosts)?;
     if plan.lost == Lost::End {
         let all: Vec<u32> = (0..group.size()).collect();
         let (data, control) = (group.group_within(&all, patience)?, group.group_within(&all, patience)?);
@@ -64,13 +86,12 @@ pub(super) fn links(actors: &Actors, plan: &Plan) -> Result<(Vec<Link>, Home), E
                 name: name.to_owned(),
                 rank,
                 is_pair: false,
+                is_near: hosts[rank as usize] == group.node(),
             })
         };
         let links = others.into_iter().map(link).collect::<Result<_, Error>>()?;
         return Ok((links, Some(data)));
     }
-    let mut hosts = vec![0; group.size() as usize];
-    group.all_gather(&[group.node()], &mut hosts)?;
     // All go through the pairs in one order, servers first, so nobody waits in a circle.
     let meet = |name: &str| {
         let rank = actors.rank(name)?;
@@ -80,7 +101,8 @@ pub(super) fn links(actors: &Actors, plan: &Plan) -> Result<(Vec<Link>, Home), E
         let data = init_through(builder, &mut store)?;
         let control = data.duplicate()?;
         let (data, control) = (Arc::new(data), Arc::new(control));
-        Ok(Link { data, control, peer: u32::from(is_server), name: name.to_owned(), rank, is_pair: true })
+        let name = name.to_owned();
+        Ok(Link { data, control, peer: u32::from(is_server), name, rank, is_pair: true, is_near: false })
     };
     Ok((others.into_iter().map(meet).collect::<Result<_, Error>>()?, None))
 }

@@ -1,4 +1,5 @@
-//! Messages between actors: a header, and behind it the elements, in one message of the group.
+//! Messages between actors: a header, and behind it the elements. Between clients and servers more than [`INLINE`] bytes of elements are a
+//! message of the group of their own, so that they go from and to the memory where they are used.
 //!
 //! ```text
 //! bytes 0..4    "SHPS"
@@ -24,6 +25,10 @@ const PREFIX: usize = 8;
 const ALIGN: usize = 64;
 /// The most bytes of a header.
 const LONGEST_HEADER: usize = 64 << 10;
+/// The most bytes of elements that go in one message with their header, between clients and servers.
+pub(super) const INLINE: usize = 64 << 10;
+/// The most bytes of a header with such elements.
+pub(super) const LONGEST_INLINE: usize = PREFIX + LONGEST_HEADER + ALIGN + INLINE;
 /// The most dimensions of a tensor.
 pub(super) const MOST_DIMENSIONS: usize = 16;
 /// The most bytes of a tensor's name.
@@ -76,6 +81,10 @@ impl Meta {
         isize::try_from(bytes).is_ok().then_some(bytes)
     }
 
+    pub(super) fn too_large(&self) -> super::Error {
+        super::Error::Plan(format!("'{}' of {:?} does not fit in memory", self.name, self.shape))
+    }
+
     /// The rows of the whole tensor: its first dimension; one, of a single element, where it has none.
     pub(super) fn rows(&self) -> u64 {
         self.shape.first().copied().unwrap_or(1)
@@ -97,10 +106,20 @@ impl Meta {
 }
 
 /// The header: what the elements are, and what the message is for.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Head<B> {
     pub(super) meta: Meta,
     pub(super) body: B,
+}
+
+impl<B> Head<B> {
+    /// The bytes of the elements.
+    ///
+    /// # Errors
+    /// [`Error::Plan`](super::Error::Plan) where memory has no room for so many.
+    pub(super) fn data_bytes(&self) -> Result<usize, super::Error> {
+        self.meta.data_bytes().ok_or_else(|| self.meta.too_large())
+    }
 }
 
 /// Bytes of a message, in memory that the host shares where that is to be had: the receiver reads them there.
@@ -128,6 +147,13 @@ impl Slab {
             .map_err(|_| crate::Error::Argument(format!("there is no memory for {len} bytes")))?;
         own.resize(words, 0);
         Ok(Self { memory: Memory::Own(own), len })
+    }
+
+    /// The same bytes in other memory.
+    pub(super) fn copied(&self, home: &Home) -> Result<Self, crate::Error> {
+        let mut copy = super::protocol::memory(home, || None, self.len)?;
+        copy.bytes_mut().copy_from_slice(self.bytes());
+        Ok(copy)
     }
 
     /// The same memory, of another length, if there is enough.
@@ -175,18 +201,20 @@ pub(super) struct Envelope {
 }
 
 impl Envelope {
-    /// A message with this header and room for its elements, in the memory of `spare` if there is a use for that.
-    pub(super) fn new<B: Serialize>(
-        home: &Home,
-        head: &Head<B>,
-        spare: &mut Option<Slab>,
-    ) -> Result<Self, super::Error> {
-        let none = || {
-            super::Error::Plan(format!(
-                "'{}' of {:?} does not fit in memory",
-                head.meta.name, head.meta.shape
-            ))
-        };
+    /// A message with this header and room for its elements.
+    pub(super) fn new<B: Serialize>(home: &Home, head: &Head<B>) -> Result<Self, super::Error> {
+        Self::with_room(home, head, head.data_bytes()?)
+    }
+
+    /// A message with this header and these elements, or without them where they are to be a message of their own.
+    pub(super) fn about<B: Serialize>(head: &Head<B>, elements: &[u8]) -> Result<Self, super::Error> {
+        let inline = if elements.len() > INLINE { &[] } else { elements };
+        let mut envelope = Self::with_room(&None, head, inline.len())?;
+        envelope.data_mut().copy_from_slice(inline);
+        Ok(envelope)
+    }
+
+    fn with_room<B: Serialize>(home: &Home, head: &Head<B>, room: usize) -> Result<Self, super::Error> {
         head.meta.check().map_err(super::Error::Plan)?;
         let header = wire::encode(head).map_err(|why| super::Error::Plan(why.to_string()))?;
         if header.len() > LONGEST_HEADER {
@@ -196,60 +224,26 @@ impl Envelope {
             )));
         }
         let data = data_at(header.len());
-        let len = head.meta.data_bytes().and_then(|bytes| bytes.checked_add(data)).ok_or_else(none)?;
-        let mut slab = super::protocol::memory(home, || spare.take(), len)?;
-        write_header(&mut slab.bytes_mut()[..data], &header);
+        let len = data.checked_add(room).ok_or_else(|| head.meta.too_large())?;
+        let mut slab = super::protocol::memory(home, || None, len)?;
+        let front = &mut slab.bytes_mut()[..data];
+        front[..4].copy_from_slice(&MAGIC);
+        front[4..PREFIX].copy_from_slice(&((data - PREFIX) as u32).to_le_bytes());
+        front[PREFIX..PREFIX + header.len()].copy_from_slice(&header);
+        front[PREFIX + header.len()..].fill(0);
         Ok(Self { slab, data })
-    }
-
-    /// Puts another header of at most the same length in front of the same elements.
-    pub(super) fn restamp<B: Serialize>(&mut self, head: &Head<B>) -> Result<(), super::Error> {
-        let header = wire::encode(head).map_err(|why| super::Error::Plan(why.to_string()))?;
-        if data_at(header.len()) > self.data {
-            return Err(super::Error::Plan(format!(
-                "a header of {} bytes in place of a shorter one",
-                header.len()
-            )));
-        }
-        write_header(&mut self.slab.bytes_mut()[..self.data], &header);
-        Ok(())
-    }
-
-    /// The same message in other memory.
-    pub(super) fn copied(&self, home: &Home) -> Result<Self, super::Error> {
-        let mut slab = super::protocol::memory(home, || None, self.bytes().len())?;
-        slab.bytes_mut().copy_from_slice(self.bytes());
-        Ok(Self { slab, data: self.data })
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
         self.slab.bytes()
     }
 
-    pub(super) fn data(&self) -> &[u8] {
-        &self.slab.bytes()[self.data..]
-    }
-
     pub(super) fn data_mut(&mut self) -> &mut [u8] {
         &mut self.slab.bytes_mut()[self.data..]
     }
-
-    pub(super) fn into_slab(self) -> Slab {
-        self.slab
-    }
 }
 
-/// The prefix, the header, and zeroes up to the elements. A header in place of a longer one ends in zeroes, too: the length that is
-/// written says where the elements begin.
-fn write_header(front: &mut [u8], header: &[u8]) {
-    let room = front.len() - PREFIX;
-    front[..4].copy_from_slice(&MAGIC);
-    front[4..PREFIX].copy_from_slice(&(room as u32).to_le_bytes());
-    front[PREFIX..PREFIX + header.len()].copy_from_slice(header);
-    front[PREFIX + header.len()..].fill(0);
-}
-
-/// A message that has come, checked.
+/// A message that has come, checked; its elements may be still to come.
 pub(super) struct Arrived<B> {
     pub(super) head: Head<B>,
     slab: Slab,
@@ -257,11 +251,32 @@ pub(super) struct Arrived<B> {
 }
 
 impl<B: for<'a> Deserialize<'a>> Arrived<B> {
+    /// A message with its elements.
+    ///
     /// # Errors
     /// What is wrong with the bytes.
     pub(super) fn open(slab: Slab) -> Result<Self, String> {
+        let arrived = Self::of_client_or_server(slab)?;
+        match arrived.missing() {
+            0 => Ok(arrived),
+            due => Err(format!("0 bytes of elements where its header says {due}")),
+        }
+    }
+
+    /// A message whose elements may be one of their own behind it.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes.
+    pub(super) fn of_client_or_server(slab: Slab) -> Result<Self, String> {
         let (head, data) = parse(slab.bytes())?;
-        Ok(Self { head, slab, data })
+        let found = slab.bytes().len() - data;
+        match head.meta.data_bytes() {
+            Some(due) if due == found || found == 0 && due > INLINE => Ok(Self { head, slab, data }),
+            due => Err(format!(
+                "{found} bytes of elements where its header says {}",
+                due.map_or("more than fit in memory".into(), |bytes| bytes.to_string())
+            )),
+        }
     }
 }
 
@@ -286,17 +301,20 @@ fn parse<B: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<(Head<B>, usize), S
         return Err("its header has bytes left over".into());
     }
     head.meta.check()?;
-    let found = bytes.len() - data;
-    match head.meta.data_bytes() {
-        Some(bytes) if bytes == found => Ok((head, data)),
-        expected => Err(format!(
-            "{found} bytes of elements where its header says {}",
-            expected.map_or("more than fit in memory".into(), |bytes| bytes.to_string())
-        )),
-    }
+    Ok((head, data))
 }
 
 impl<B> Arrived<B> {
+    /// The bytes of elements that are still to come.
+    pub(super) fn missing(&self) -> usize {
+        self.head.meta.data_bytes().unwrap_or(0) - self.data().len()
+    }
+
+    /// The same message with the elements that were missing.
+    pub(super) fn complete(self, elements: Slab) -> Self {
+        Self { slab: elements, data: 0, ..self }
+    }
+
     pub(super) fn data(&self) -> &[u8] {
         &self.slab.bytes()[self.data..]
     }

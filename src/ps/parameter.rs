@@ -5,9 +5,9 @@ use std::sync::Arc;
 use shouter_reducer::dtype::DType;
 
 use super::Error;
-use super::message::{Arrived, Envelope, Head, Home, Layout, Meta};
+use super::message::{Arrived, Head, Home, Layout, Meta, Slab};
 use super::optimizer::{Optimizer, Real};
-use super::protocol::{Reply, Request};
+use super::protocol::{Reply, Request, memory};
 use super::shard::Shard;
 
 /// A gradient as it came: all rows of the shard, or some.
@@ -20,8 +20,8 @@ const RUN: usize = 4096;
 pub(super) struct Parameter {
     pub(super) optimizer: Optimizer,
     pub(super) shard: Arc<Shard>,
-    /// The rows, behind the header with which they are pulled. Where a pull still sends them, the next update is made in a copy.
-    values: Arc<Envelope>,
+    /// The rows. Where a pull still sends them, the next update is made in a copy.
+    values: Arc<Slab>,
     home: Home,
     pub(super) states: Vec<Vec<u64>>,
     pub(super) version: u64,
@@ -38,11 +38,8 @@ impl Parameter {
         value: &[u8],
     ) -> Result<Self, Error> {
         let meta = Meta { layout: Layout::Shard(shard.len() as u64), step: 0, ..meta };
-        // The longest header that the parameter can have, so that it has room for each.
-        let widest = Head { meta: Meta { step: u64::MAX, ..meta.clone() }, body: Reply::Rows };
-        let mut values = Envelope::new(home, &widest, &mut None)?;
-        values.restamp(&Head { meta: meta.clone(), body: Reply::Rows })?;
-        values.data_mut().copy_from_slice(value);
+        let mut values = memory(home, || None, value.len())?;
+        values.bytes_mut().copy_from_slice(value);
         let words = value.len().div_ceil(8);
         let states = (0..optimizer.states()).map(|_| vec![0; words]).collect();
         let (values, home) = (Arc::new(values), home.clone());
@@ -53,13 +50,14 @@ impl Parameter {
         &self.meta
     }
 
-    /// The answer to a pull.
-    pub(super) fn message(&self) -> Arc<Envelope> {
-        self.values.clone()
+    /// The answer to a pull: its header, and the rows.
+    pub(super) fn message(&self) -> (Head<Reply>, Arc<Slab>) {
+        let meta = Meta { step: self.version, ..self.meta.clone() };
+        (Head { meta, body: Reply::Rows }, self.values.clone())
     }
 
     pub(super) fn value(&self) -> &[u8] {
-        self.values.data()
+        self.values.bytes()
     }
 
     /// The bytes of a tensor of state.
@@ -68,30 +66,27 @@ impl Parameter {
     }
 
     /// Goes on from this state, after so many updates.
-    pub(super) fn resume(&mut self, states: &[Vec<u8>], version: u64) -> Result<(), Error> {
+    pub(super) fn resume(&mut self, states: &[Vec<u8>], version: u64) {
         for (state, bytes) in self.states.iter_mut().zip(states) {
             bytemuck::cast_slice_mut::<u64, u8>(state)[..bytes.len()].copy_from_slice(bytes);
         }
-        self.stamp(version)
-    }
-
-    fn stamp(&mut self, version: u64) -> Result<(), Error> {
-        if Arc::get_mut(&mut self.values).is_none() {
-            self.values = Arc::new(self.values.copied(&self.home)?);
-        }
         self.version = version;
-        let meta = Meta { step: version, ..self.meta.clone() };
-        self.own().restamp(&Head { meta, body: Reply::Rows })
     }
 
-    /// The rows, to be changed: since the last stamp no pull has taken them, for that has to lock the parameter.
-    fn own(&mut self) -> &mut Envelope {
-        Arc::get_mut(&mut self.values).expect("the rows are this parameter's alone after a stamp")
+    /// The rows, to be changed: since the update has begun no pull has taken them, for that has to lock the parameter.
+    fn own(&mut self) -> &mut Slab {
+        Arc::get_mut(&mut self.values).expect("the rows are this parameter's alone during an update")
     }
 
     /// One update, by the fold of these in their order. They have been checked ([`check_rows`], shape and type).
+    ///
+    /// # Errors
+    /// The group's, where a pull sends the rows and there is no memory for a copy: nothing has changed.
     pub(super) fn update(&mut self, gradients: &[Gradient], average: bool) -> Result<(), Error> {
-        self.stamp(self.version + 1)?;
+        if Arc::get_mut(&mut self.values).is_none() {
+            self.values = Arc::new(self.values.copied(&self.home)?);
+        }
+        self.version += 1;
         match self.meta.dtype {
             DType::F64 => self.update_as::<f64>(gradients, average),
             _ => self.update_as::<f32>(gradients, average),
@@ -177,7 +172,7 @@ impl Parameter {
         let mut parts =
             states.iter_mut().map(|state| &mut bytemuck::cast_slice_mut::<u64, T>(state)[from..to]);
         let of_run = [parts.next().unwrap_or_default(), parts.next().unwrap_or_default()];
-        let values = &mut bytemuck::cast_slice_mut::<u8, T>(self.own().data_mut())[from..to];
+        let values = &mut bytemuck::cast_slice_mut::<u8, T>(self.own().bytes_mut())[from..to];
         T::update(optimizer, version, values, gradient, of_run);
         self.states = states;
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use shouter_reducer::dtype::DType;
 
 use super::Error;
-use super::message::{Arrived, Home, Layout, Meta, Slab};
+use super::message::{Arrived, Home, INLINE, LONGEST_INLINE, Layout, Meta, Slab};
 use super::optimizer::Optimizer;
 use crate::communicator::Group;
 use crate::wire;
@@ -17,6 +17,8 @@ use crate::wire;
 /// The tags of requests and of answers in the group of the data plane.
 pub(super) const REQUEST: u32 = 0;
 pub(super) const ANSWER: u32 = 1;
+/// What the tag of elements has more than that of the header before them.
+pub(super) const ELEMENTS: u32 = 2;
 /// The tag in the group of the control plane.
 pub(super) const CONTROL: u32 = 0;
 
@@ -27,7 +29,7 @@ pub(super) const LOOK: Duration = Duration::from_millis(50);
 const LONGEST_CONTROL: u64 = 64 << 10;
 
 /// What a client asks of a server. The header's meta has the parameter.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Request {
     /// Sets the parameter to the message's elements.
     Set(Optimizer),
@@ -59,7 +61,7 @@ pub(super) struct Seen {
 }
 
 /// What a server answers.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
     Done,
     /// The parameter's rows are the message's elements.
@@ -91,29 +93,43 @@ pub(super) fn bare(name: &str, step: u64) -> Meta {
     Meta { name: name.to_owned(), dtype: DType::U8, shape: vec![0], layout: Layout::Dense, step }
 }
 
-/// The next message of a rank, with a text of what is wrong with it if it has no meaning; `None` if none comes within `timeout`.
+/// The next message of a rank, with a text of what is wrong with it if it has no meaning; `None` if none comes within `timeout`. Elements that
+/// are missing come next ([`elements`]).
 pub(super) fn next<B: for<'a> Deserialize<'a>>(
     group: &Group,
     (from, tag): (u32, u32),
     timeout: Duration,
-    memory: impl FnOnce(usize) -> Result<Slab, crate::Error>,
 ) -> Result<Option<Result<Arrived<B>, String>>, crate::Error> {
     let Some(status) = group.probe(from, tag, timeout)? else { return Ok(None) };
-    let mut slab = memory(status.bytes() as usize)?;
+    if status.bytes() > LONGEST_INLINE as u64 {
+        return Ok(Some(Err(format!("a message of {} bytes; {LONGEST_INLINE} can be", status.bytes()))));
+    }
+    let mut slab = Slab::new(&None, status.bytes() as usize)?;
     group.receive(slab.bytes_mut(), from, tag)?;
-    Ok(Some(Arrived::open(slab)))
+    Ok(Some(Arrived::of_client_or_server(slab)))
 }
 
-/// Messages of up to so many bytes have memory of their own: it costs less than to keep some.
-pub(super) const SMALL: usize = 64 << 10;
+/// Receives the elements behind a message with this tag, as many as its header says; the text is of what is wrong with them.
+pub(super) fn elements(
+    group: &Group,
+    (from, tag): (u32, u32),
+    into: &mut [u8],
+) -> Result<Result<(), String>, crate::Error> {
+    let status = group.receive(into, from, tag + ELEMENTS)?;
+    Ok(match status.bytes() == into.len() as u64 {
+        true => Ok(()),
+        false => Err(format!("{} bytes of elements where the header says {}", status.bytes(), into.len())),
+    })
+}
 
-/// Memory for a message: that of `spare`, if there is a use for it.
+/// Memory for a message, or for its elements: that of `spare`, if there is a use for it. Few bytes have memory of their own, which costs less
+/// than to keep some.
 pub(super) fn memory(
     home: &Home,
     spare: impl FnOnce() -> Option<Slab>,
     len: usize,
 ) -> Result<Slab, crate::Error> {
-    if len <= SMALL {
+    if len <= INLINE {
         return Slab::new(&None, len);
     }
     match spare() {

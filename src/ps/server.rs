@@ -6,11 +6,11 @@ use std::thread;
 
 use super::actors::Actors;
 use super::link::{Link, links};
-use super::message::{Arrived, Envelope, Head, Home, Layout, Slab};
+use super::message::{Arrived, Head, Home, INLINE, Layout, Slab};
 use super::names::Names;
 use super::plan::{Lost, Plan};
 use super::protocol::{
-    ANSWER, Control, LOOK, REQUEST, Reply, Request, SMALL, bare, memory, next, next_control, send_control,
+    ANSWER, Control, LOOK, REQUEST, Reply, Request, bare, elements, memory, next, next_control, send_control,
 };
 use super::state::{Sender, Shards};
 use super::{Error, checkpoint};
@@ -112,8 +112,7 @@ impl Serving {
             if left.load(Ordering::Acquire) || self.shards.has_failed() {
                 break;
             }
-            let room = |len| memory(&self.home, || self.spare_for(len), len);
-            let asked = match next::<Request>(&link.data, (link.peer, REQUEST), LOOK, room) {
+            let asked = match self.next(link) {
                 Ok(None) => continue,
                 Ok(Some(Ok(asked))) => asked,
                 Ok(Some(Err(text))) => {
@@ -134,6 +133,18 @@ impl Serving {
             }
         }
         left.store(true, Ordering::Release);
+    }
+
+    /// A client's next request with its elements, if one comes soon.
+    fn next(&self, link: &Link) -> Result<Option<Result<Arrived<Request>, String>>, crate::Error> {
+        let asked = match next::<Request>(&link.data, (link.peer, REQUEST), LOOK)? {
+            Some(Ok(asked)) if asked.missing() > 0 => asked,
+            other => return Ok(other),
+        };
+        let due = asked.missing();
+        let mut slab = memory(&self.home, || self.spare_for(due), due)?;
+        let came = elements(&link.data, (link.peer, REQUEST), slab.bytes_mut())?;
+        Ok(Some(came.map(|()| asked.complete(slab))))
     }
 
     /// Hears a client's control messages until it leaves.
@@ -202,10 +213,11 @@ impl Serving {
         let mut about = bare(&name, step);
         let reply = match asked.head.body {
             Request::Pull(generation) => match self.shards.pulled(sender, meta, generation) {
-                Ok(parameter) => {
+                Ok((parameter, used)) => {
+                    self.give_back(used);
                     // The parameter is not locked while it is sent.
-                    let message = parameter.read().unwrap_or_else(PoisonError::into_inner).message();
-                    return Ok(link.data.send(message.bytes(), link.peer, ANSWER)?);
+                    let (head, rows) = parameter.read().unwrap_or_else(PoisonError::into_inner).message();
+                    return link.send(ANSWER, &head, rows.bytes());
                 }
                 Err(error) => Err(error),
             },
@@ -236,8 +248,7 @@ impl Serving {
                 .map(|()| Reply::Done),
         };
         let body = reply.unwrap_or_else(|error| Reply::Refused(error.told(&self.own.name)));
-        let answer = Envelope::new(&None, &Head { meta: about, body }, &mut None)?;
-        Ok(link.data.send(answer.bytes(), link.peer, ANSWER)?)
+        link.send(ANSWER, &Head { meta: about, body }, &[])
     }
 
     /// The smallest spare memory that holds so many bytes.
@@ -259,7 +270,7 @@ impl Serving {
 /// Keeps memory for the next messages, if there can be a use for it.
 fn keep(spare: &mut Vec<Slab>, slab: Slab) {
     let kept: usize = spare.iter().map(Slab::capacity).sum();
-    if slab.capacity() > SMALL && spare.len() < SPARES && kept + slab.capacity() <= SPARE {
+    if slab.capacity() > INLINE && spare.len() < SPARES && kept + slab.capacity() <= SPARE {
         spare.push(slab);
     }
 }

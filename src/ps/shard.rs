@@ -59,6 +59,14 @@ impl Shard {
         }
     }
 
+    /// Where the shard lies in the whole tensor, in bytes, if it is one piece of it.
+    pub(super) fn run(&self, row_bytes: usize) -> Option<Range<usize>> {
+        match self {
+            Self::Run(run) => Some(run.start as usize * row_bytes..run.end as usize * row_bytes),
+            Self::List(_) => None,
+        }
+    }
+
     /// Copies the shard's rows out of those of the whole tensor.
     pub(super) fn gather(&self, whole: &[u8], row_bytes: usize, shard: &mut [u8]) {
         match self {

@@ -175,7 +175,6 @@ impl Shards {
         sender: Sender<'_>,
         (name, step): (&str, u64),
         generation: u64,
-        is_pull: bool,
     ) -> Result<MutexGuard<'a, State>, Error> {
         let limit = self.plan.mode.limit();
         let ready = |state: &mut State| {
@@ -184,8 +183,7 @@ impl Shards {
             let Some(trainer) = sender.trainer else { return Ok(Some(())) };
             let own = entry.pushes[trainer];
             let is_near = state.ahead(&entry.pushes, own) <= limit;
-            let is_updated = !is_pull
-                || self.plan.mode != Mode::Synchronous
+            let is_updated = self.plan.mode != Mode::Synchronous
                 || entry.pending[trainer].is_none() && !entry.updating;
             Ok((is_near && is_updated).then_some(()))
         };
@@ -199,16 +197,17 @@ impl Shards {
         Ok(self.wait_until(self.lock(), step, ready, late)?.0)
     }
 
-    /// The parameter that this meta asks for, when the mode permits to pull it.
+    /// The parameter that this meta asks for, when the mode permits to pull it, and the memory of gradients that have been used.
     pub(super) fn pulled(
         &self,
         sender: Sender<'_>,
         meta: &Meta,
         generation: u64,
-    ) -> Result<Arc<RwLock<Parameter>>, Error> {
-        let state = self.gate(sender, (&meta.name, meta.step), generation, true)?;
+    ) -> Result<(Arc<RwLock<Parameter>>, Vec<Gradient>), Error> {
+        let used = self.update(self.lock(), &meta.name)?;
+        let state = self.gate(sender, (&meta.name, meta.step), generation)?;
         let entry = state.entries.get(&meta.name).ok_or_else(|| self.not_set(&meta.name, meta.step))?;
-        Ok(entry.parameter.clone())
+        Ok((entry.parameter.clone(), used))
     }
 
     pub(super) fn describe(&self, sender: Sender<'_>, meta: &Meta) -> Result<(Meta, Seen), Error> {
@@ -278,11 +277,15 @@ impl Shards {
         };
         let not_set = || self.not_set(&meta.name, meta.step);
         check_gradient(self.lock().entry(&meta.name, generation).ok_or_else(not_set)?, &meta, &gradient)?;
-        let mut state = self.gate(sender, (&meta.name, meta.step), generation, false)?;
+        let mut used = self.update(self.lock(), &meta.name)?;
+        let mut state = self.gate(sender, (&meta.name, meta.step), generation)?;
         let entry = state.entries.get_mut(&meta.name).ok_or_else(not_set)?;
         match pushes.cmp(&entry.pushes[trainer]) {
             // A trainer repeats a push that another server has refused.
-            std::cmp::Ordering::Less => return Ok(vec![gradient]),
+            std::cmp::Ordering::Less => {
+                used.push(gradient);
+                return Ok(used);
+            }
             std::cmp::Ordering::Equal => {}
             std::cmp::Ordering::Greater => {
                 return Err(Error::Plan(format!(
@@ -294,7 +297,8 @@ impl Shards {
         if self.plan.mode == Mode::Synchronous {
             entry.pending[trainer] = Some(gradient);
             entry.pushes[trainer] += 1;
-            return self.update(state, &meta.name);
+            used.extend(self.update(state, &meta.name)?);
+            return Ok(used);
         }
         let parameter = entry.parameter.clone();
         drop(state);
@@ -310,37 +314,45 @@ impl Shards {
         Ok(used.into())
     }
 
-    /// Makes the synchronous update of a parameter if all gradients for it are there. One thread makes the updates of a parameter at a
-    /// time, so they are in order.
+    /// Makes the synchronous update of a parameter if all gradients for it are there, and returns those. Where it cannot be made they stay, and
+    /// the next push or pull of any trainer tries again.
     fn update<'a>(&'a self, mut state: MutexGuard<'a, State>, name: &str) -> Result<Vec<Gradient>, Error> {
-        let mut used = vec![];
-        loop {
-            let State { entries, members, .. } = &mut *state;
-            let Some(entry) = entries.get_mut(name) else { break };
-            let is_there = |at: &usize| members[*at] == Member::There;
-            let mut there = (0..members.len()).filter(is_there).peekable();
-            if entry.updating || there.peek().is_none() || there.any(|at| entry.pending[at].is_none()) {
-                break;
-            }
-            let gradients: Vec<_> = entry.pending.iter_mut().filter_map(Option::take).collect();
-            entry.updating = true;
-            let parameter = entry.parameter.clone();
-            drop(state);
-            let updated = parameter
-                .write()
-                .unwrap_or_else(PoisonError::into_inner)
-                .update(&gradients, self.plan.average);
-            used.extend(gradients);
-            state = self.lock();
-            if let Some(entry) =
-                state.entries.get_mut(name).filter(|entry| Arc::ptr_eq(&entry.parameter, &parameter))
-            {
-                entry.updating = false;
-            }
-            self.changed.notify_all();
-            updated?;
+        let State { entries, members, .. } = &mut *state;
+        let is_there = |at: &usize| members[*at] == Member::There;
+        let Some(entry) = entries.get_mut(name) else { return Ok(vec![]) };
+        let mut there = (0..members.len()).filter(is_there).peekable();
+        if entry.updating || there.peek().is_none() || there.any(|at| entry.pending[at].is_none()) {
+            return Ok(vec![]);
         }
-        Ok(used)
+        // While it is being made, the next pushes of these trainers wait.
+        let (places, gradients): (Vec<_>, Vec<_>) = (entry.pending.iter_mut().enumerate())
+            .filter_map(|(at, pending)| Some((at, pending.take()?)))
+            .unzip();
+        entry.updating = true;
+        let parameter = entry.parameter.clone();
+        drop(state);
+        let updated =
+            parameter.write().unwrap_or_else(PoisonError::into_inner).update(&gradients, self.plan.average);
+        let mut state = self.lock();
+        let State { entries, members, .. } = &mut *state;
+        let entry = entries.get_mut(name).filter(|entry| Arc::ptr_eq(&entry.parameter, &parameter));
+        let outcome = match (updated, entry) {
+            (Ok(()), entry) => {
+                entry.into_iter().for_each(|entry| entry.updating = false);
+                Ok(gradients)
+            }
+            // It has been set anew.
+            (Err(_), None) => Ok(gradients),
+            (Err(error), Some(entry)) => {
+                entry.updating = false;
+                for (at, gradient) in places.into_iter().zip(gradients) {
+                    entry.pending[at] = Some(gradient).filter(|_| members[at] != Member::Dropped);
+                }
+                Err(error)
+            }
+        };
+        self.changed.notify_all();
+        outcome
     }
 
     /// Waits until all trainers have called it as often as this one.

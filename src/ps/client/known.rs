@@ -1,8 +1,8 @@
 //! What a client knows of the parameters, and that it asks again where that may be out of date.
 
-use super::Client;
+use super::{Client, Elements};
 use crate::ps::Error;
-use crate::ps::message::{Envelope, Head, Layout, Meta};
+use crate::ps::message::{Head, Layout, Meta};
 use crate::ps::protocol::{Reply, Request, Seen, bare};
 use crate::ps::shard::Shard;
 use crate::ps::state::{check_new, check_same};
@@ -58,8 +58,8 @@ impl Client {
 
     fn described(&mut self, name: &str) -> Result<Known, Error> {
         let (step, servers) = (self.step, self.links.len());
-        let answers = self.call(&format!("asking for '{name}'"), |_, _, _| {
-            Envelope::new(&None, &Head { meta: bare(name, step), body: Request::Describe }, &mut None)
+        let answers = self.call(&format!("asking for '{name}'"), |_, _| {
+            Ok((Head { meta: bare(name, step), body: Request::Describe }, Elements::There(&[])))
         })?;
         let mut all: Vec<(Meta, Seen)> = vec![];
         for (at, answer) in answers.into_iter().enumerate() {

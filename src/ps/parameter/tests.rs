@@ -1,4 +1,5 @@
 use super::*;
+use crate::ps::message::Envelope;
 use crate::ps::shard::Sharding;
 
 fn about(layout: Layout) -> Meta {
@@ -11,12 +12,11 @@ fn parameter(optimizer: Optimizer) -> Parameter {
 }
 
 fn gradient(layout: Layout, rows: &[u64], values: &[f32]) -> Gradient {
-    let mut envelope =
-        Envelope::new(&None, &Head { meta: about(layout), body: Request::Pull(0) }, &mut None).unwrap();
-    let (indices, to) = envelope.data_mut().split_at_mut(rows.len() * 8);
-    indices.copy_from_slice(bytemuck::cast_slice(rows));
-    to.copy_from_slice(bytemuck::cast_slice(values));
-    Gradient::open(envelope.into_slab()).unwrap()
+    let elements = [bytemuck::cast_slice(rows), bytemuck::cast_slice::<f32, u8>(values)].concat();
+    let envelope = Envelope::about(&Head { meta: about(layout), body: Request::Pull(0) }, &elements).unwrap();
+    let mut slab = Slab::new(&None, envelope.bytes().len()).unwrap();
+    slab.bytes_mut().copy_from_slice(envelope.bytes());
+    Gradient::open(slab).unwrap()
 }
 
 fn dense(values: [f32; 8]) -> Gradient {
@@ -97,20 +97,18 @@ fn a_pull_has_the_rows_and_the_number_of_updates() {
     for _ in 0..300 {
         p.update(&[dense([-1.0; 8])], false).unwrap();
     }
-    let mut slab = super::super::message::Slab::new(&None, p.message().bytes().len()).unwrap();
-    slab.bytes_mut().copy_from_slice(p.message().bytes());
-    let pulled = Arrived::<Reply>::open(slab).unwrap();
-    assert_eq!((pulled.head.meta.step, pulled.head.meta.layout), (300, Layout::Shard(4)));
-    assert_eq!(bytemuck::cast_slice::<u8, f32>(pulled.data()), [300.0; 8]);
+    let (head, rows) = p.message();
+    assert_eq!((head.meta.step, head.meta.layout), (300, Layout::Shard(4)));
+    assert_eq!(bytemuck::cast_slice::<u8, f32>(rows.bytes()), [300.0; 8]);
 }
 
 #[test]
 fn a_message_on_its_way_stays_as_it_was() {
     let mut p = parameter(Optimizer::Momentum { rate: 1.0, momentum: 0.5 });
-    let first = p.message();
+    let (_, first) = p.message();
     p.update(&[dense([1.0; 8])], false).unwrap();
-    let second = p.message();
+    let (_, second) = p.message();
     p.update(&[dense([1.0; 8])], false).unwrap();
-    let data = |message: &Envelope| bytemuck::cast_slice::<u8, f32>(message.data()).to_vec();
+    let data = |rows: &Slab| bytemuck::cast_slice::<u8, f32>(rows.bytes()).to_vec();
     assert_eq!((data(&first), data(&second), value(&p)), (vec![0.0; 8], vec![-1.0; 8], &[-2.5; 8][..]));
 }

@@ -2,7 +2,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::ps::message::{Envelope, Head};
+use crate::ps::message::{Envelope, Head, Slab};
 use crate::ps::plan::Lost;
 use crate::ps::protocol::Request;
 
@@ -20,9 +20,10 @@ fn meta(layout: Layout) -> Meta {
 
 fn gradient(value: f32) -> Gradient {
     let head = Head { meta: meta(Layout::Shard(2)), body: Request::Describe };
-    let mut envelope = Envelope::new(&None, &head, &mut None).unwrap();
-    envelope.data_mut().copy_from_slice(bytemuck::cast_slice(&[value; 2]));
-    Gradient::open(envelope.into_slab()).unwrap()
+    let envelope = Envelope::about(&head, bytemuck::cast_slice(&[value; 2])).unwrap();
+    let mut slab = Slab::new(&None, envelope.bytes().len()).unwrap();
+    slab.bytes_mut().copy_from_slice(envelope.bytes());
+    Gradient::open(slab).unwrap()
 }
 
 fn trainer(name: &'static str, place: usize) -> Sender<'static> {
@@ -34,7 +35,7 @@ fn set(shards: &Shards) {
 }
 
 fn pulled(shards: &Shards, sender: Sender<'_>) -> Result<f32, Error> {
-    let parameter = shards.pulled(sender, &meta(Layout::Dense), generation(shards))?;
+    let (parameter, _) = shards.pulled(sender, &meta(Layout::Dense), generation(shards))?;
     let value = parameter.read().unwrap();
     Ok(bytemuck::cast_slice::<u8, f32>(value.value())[0])
 }
