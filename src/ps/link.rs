@@ -34,12 +34,7 @@ pub(super) struct Link {
 
 impl Link {
     /// Sends a message of the data plane. The elements are as many as its header says.
-    pub(super) fn send<B: Serialize>(
-        &self,
-        tag: u32,
-        head: &Head<B>,
-        elements: &[u8],
-    ) -> Result<(), Error> {
+    pub(super) fn send<B: Serialize>(&self, tag: u32, head: &Head<B>, elements: &[u8]) -> Result<(), Error> {
         let envelope = Envelope::about(head, elements)?;
         self.data.send(envelope.bytes(), self.peer, tag)?;
         if elements.len() > INLINE {

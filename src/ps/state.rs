@@ -183,8 +183,8 @@ impl Shards {
             let Some(trainer) = sender.trainer else { return Ok(Some(())) };
             let own = entry.pushes[trainer];
             let is_near = state.ahead(&entry.pushes, own) <= limit;
-            let is_updated = self.plan.mode != Mode::Synchronous
-                || entry.pending[trainer].is_none() && !entry.updating;
+            let is_updated =
+                self.plan.mode != Mode::Synchronous || entry.pending[trainer].is_none() && !entry.updating;
             Ok((is_near && is_updated).then_some(()))
         };
         let late = |state: &State| match (state.entries.get(name), sender.trainer) {

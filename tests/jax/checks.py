@@ -8,9 +8,6 @@ Runs with the interpreter whose JAX is to be tested, and with the package `shout
 from __future__ import annotations
 
 import functools
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,16 +16,17 @@ from typing import Any
 
 import numpy as np
 
-HERE = Path(__file__).resolve()
-ROOT = HERE.parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import checks_frame  # noqa: E402
+from checks_frame import ROOT, Frame, Job, finish, killed, numbers, program, snippets_of  # noqa: E402
 
 
 # The checks, each by all ranks of a job. Every rank knows every other's arrays.
 
 
 def of(rank: int, shape: tuple[int, ...] = (3, 4), dtype: Any = "float32") -> Any:
-    """Small numbers, so that sums and products are exact in every type."""
-    return jnp.asarray(np.random.default_rng(rank).integers(1, 4, shape).astype(jnp.dtype(dtype)))
+    return jnp.asarray(numbers(rank, shape).astype(jnp.dtype(dtype)))
 
 
 def everyone(*args: Any) -> list[Any]:
@@ -43,12 +41,7 @@ def same(found: Any, expected: Any, what: object = "") -> None:
 
 
 def refused(call: Any, *words: str, error: Any = None) -> str:
-    try:
-        jax.block_until_ready(call())
-    except error or shouter.ArgumentError as why:
-        assert all(word in str(why) for word in words), (str(why), words)
-        return str(why)
-    raise AssertionError(("not refused", words))
+    return checks_frame.refused(lambda: jax.block_until_ready(call()), *words, error=error or shouter.ArgumentError)
 
 
 def both(call: Any, arrays: Any, expected: Any, what: object) -> None:
@@ -252,21 +245,12 @@ def a_job_of_another_size() -> None:
 def a_rank_that_is_killed() -> None:
     rank, size = shouter.rank(), shouter.size()
     step = jax.jit(lambda x: jax.lax.fori_loop(0, 1000, lambda _, x: sj.all_reduce(x) / size, x))
-    jax.block_until_ready(step(jnp.ones(1000)))
-    if rank == 1:
-        running = step(jnp.ones(1000))  # noqa: F841
-        os.kill(os.getpid(), signal.SIGKILL)
-    begun = time.monotonic()
-    for _ in range(1000):
-        try:
-            jax.block_until_ready(step(jnp.ones(1000)))
-        except jax.errors.JaxRuntimeError as why:
-            assert "rank 1" in str(why), why
-            break
-    else:
-        raise AssertionError("nothing was raised")
-    # The key heartbeat_timeout, and a second.
-    assert time.monotonic() - begun < 11
+
+    def one() -> Any:
+        running = step(jnp.ones(1000))
+        return jax.block_until_ready(running)
+
+    killed(one, rank == 1, jax.errors.JaxRuntimeError)
     shouter.abort()
 
 
@@ -284,32 +268,16 @@ VALUES = [
     a_program_that_is_left,
     a_job_of_another_size,
 ]
-# Each job: its options, its checks, and the ranks that end badly.
-JOBS: dict[str, tuple[list[str], list[Any], int]] = {
-    "one host": (["-n", "3"], VALUES, 0),
-    "two hosts": (["--hosts", "2,1", "--transport", "kernel"], [every_call_with_every_type, order], 0),
-    "a death": (["-n", "3"], [a_rank_that_is_killed], 1),
+JOBS = {
+    "one host": Job(["-n", "3"], 3, VALUES),
+    "two hosts": Job(["--hosts", "2,1", "--transport", "kernel"], 3, [every_call_with_every_type, order]),
+    "a death": Job(["-n", "3"], 3, [a_rank_that_is_killed], deaths=1),
 }
+FRAME = Frame(__file__, JOBS, 200, JAX_PLATFORMS="cpu")
+start = FRAME.start
 
 
-def run_rank(job: str) -> None:
-    import faulthandler
-
-    faulthandler.dump_traceback_later(150, exit=True)
-    shouter.init()
-    for check in JOBS[job][1]:
-        check()
-        print(f"done: {check.__name__}\n", end="", flush=True)
-    shouter.close()
-
-
-# The driver.
-
-
-def start(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOUTER_")}
-    environment |= {"JAX_PLATFORMS": "cpu", "SHOUTER_HEARTBEAT_TIMEOUT": "10s"} | variables
-    return subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, check=False)
+# Beside the jobs.
 
 
 def example(program: str) -> None:
@@ -344,39 +312,9 @@ def without_jax(_: str) -> None:
 
 def snippets(program: str) -> None:
     """Those of docs/jax.md, each by two ranks."""
-    text = (ROOT / "docs/jax.md").read_text()
-    found = [part.split("```")[0] for part in text.split("```python\n")[1:]]
-    assert found
-    for snippet in found:
+    for snippet in snippets_of("jax.md"):
         ended = start(program, "run", "-n", "2", "--", sys.executable, "-c", snippet)
         assert ended.returncode == 0, (snippet, ended.stdout, ended.stderr)
-
-
-def main() -> None:
-    program = sys.argv[1] if len(sys.argv) > 1 else "shouter"
-    passed = failed = 0
-    for name, (options, checks, deaths) in JOBS.items():
-        try:
-            ended = start(program, "run", *options, "--", sys.executable, str(HERE), "--rank", name)
-        except subprocess.TimeoutExpired as why:
-            ended = subprocess.CompletedProcess(why.args, 1, (why.stdout or b"").decode(), (why.stderr or b"").decode())
-        for check in checks:
-            well = ended.stdout.count(f"done: {check.__name__}\n") == 3 - deaths
-            print(f"{'passed' if well else 'FAILED'}: {check.__name__.replace('_', ' ')} ({name})", flush=True)
-            passed, failed = passed + well, failed + (not well)
-        if deaths == 0 and ended.returncode != 0:
-            print(ended.stdout, ended.stderr, sep="\n")
-    for call in (example, no_compiler, without_jax, snippets):
-        name = call.__name__.replace("_", " ")
-        try:
-            call(program)
-            passed += 1
-            print(f"passed: {name}", flush=True)
-        except Exception as why:  # noqa: BLE001
-            failed += 1
-            print(f"FAILED: {name}: {why}", flush=True)
-    print(f"{passed} passed, {failed} failed, 0 skipped")
-    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":
@@ -387,6 +325,9 @@ if __name__ == "__main__":
         import shouter
         from shouter import jax as sj
 
-        run_rank(sys.argv[2])
+        shouter.init()
+        FRAME.run_rank(sys.argv[2])
+        shouter.close()
     else:
-        main()
+        calls = (example, no_compiler, without_jax, snippets)
+        finish([FRAME.of_job(program(), name) for name in JOBS] + [FRAME.of_call(program(), call) for call in calls])

@@ -7,9 +7,6 @@ Runs with the interpreter whose TensorFlow is to be tested, and with the package
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,16 +17,17 @@ from typing import Any
 
 import numpy as np
 
-HERE = Path(__file__).resolve()
-ROOT = HERE.parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import checks_frame  # noqa: E402
+from checks_frame import ROOT, Frame, Job, finish, killed, numbers, program, snippets_of  # noqa: E402
 
 
 # The checks, each by all ranks of a job. Every rank knows every other's arrays.
 
 
 def of(rank: int, shape: tuple[int, ...] = (4, 3), dtype: Any = "float32") -> Any:
-    """Small numbers, so that sums and products are exact in every type."""
-    return tf.cast(np.random.default_rng(rank).integers(1, 4, shape), dtype)
+    return tf.cast(numbers(rank, shape), dtype)
 
 
 def every(*arguments: Any) -> list[Any]:
@@ -42,12 +40,7 @@ def same(found: Any, wanted: Any) -> None:
 
 
 def refused(call: Any, *words: str, error: Any = None) -> None:
-    try:
-        call()
-    except error or tf.errors.InvalidArgumentError as why:
-        assert all(word in str(why) for word in words), why
-    else:
-        raise AssertionError("nothing was raised")
+    checks_frame.refused(call, *words, error=error or tf.errors.InvalidArgumentError)
 
 
 def run(call: Any, *inputs: Any) -> list[Any]:
@@ -521,61 +514,30 @@ def a_name_of_one_rank() -> None:
 def snippets() -> None:
     """Those of docs/tensorflow.md, one after the other."""
     shouter.close()
-    text = (ROOT / "docs/tensorflow.md").read_text()
-    found = [part.split("```")[0] for part in text.split("```python\n")[1:]]
-    assert found
-    exec(compile("\n".join(found), "docs/tensorflow.md", "exec"), {})  # noqa: S102
+    exec(compile("\n".join(snippets_of("tensorflow.md")), "docs/tensorflow.md", "exec"), {})  # noqa: S102
     shouter.init()
 
 
 def a_rank_that_is_killed() -> None:
     rank, size = shouter.rank(), shouter.size()
     step = tf.function(lambda x: st.all_reduce(x) / size)
-    step(tf.ones(1000))
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    begun = time.monotonic()
-    for _ in range(1000):
-        try:
-            step(tf.ones(1000))
-        except tf.errors.UnavailableError as why:
-            assert "rank 1" in str(why), why
-            break
-    else:
-        raise AssertionError("nothing was raised")
-    # The key heartbeat_timeout, and a second.
-    assert time.monotonic() - begun < 11
+    killed(lambda: step(tf.ones(1000)), rank == 1, tf.errors.UnavailableError)
     shouter.abort()
 
 
 VALUES = [every_call_with_every_type, rows_that_differ, derivatives, order, control_flow, rows_of_indices, a_tape, fit, optimizers, groups, what_is_refused, what_one_rank_refuses]
-# Each job: its options, its number of ranks, and its checks. TensorFlow takes seconds of a core to be imported, so there are few processes.
-JOBS: dict[str, tuple[list[str], int, list[Any]]] = {
-    "one rank": (["-n", "1"], 1, [every_call_with_every_type, rows_that_differ, derivatives, rows_of_indices, what_is_refused]),
-    "two hosts": (["--hosts", "1,1", "--transport", "kernel"], 2, [every_call_with_every_type, derivatives, order, a_tape, shapes_that_differ]),
-    "four ranks": (["-n", "4"], 4, VALUES),
-    "two ranks": (["-n", "2"], 2, [snippets, a_name_of_one_rank, a_rank_that_is_killed]),
+# TensorFlow takes seconds of a core to be imported, so there are few processes.
+JOBS = {
+    "one rank": Job(["-n", "1"], 1, [every_call_with_every_type, rows_that_differ, derivatives, rows_of_indices, what_is_refused]),
+    "two hosts": Job(["--hosts", "1,1", "--transport", "kernel"], 2, [every_call_with_every_type, derivatives, order, a_tape, shapes_that_differ]),
+    "four ranks": Job(["-n", "4"], 4, VALUES),
+    "two ranks": Job(["-n", "2"], 2, [snippets, a_name_of_one_rank, a_rank_that_is_killed], deaths=1),
 }
+FRAME = Frame(__file__, JOBS, 150, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", SHOUTER_DEADLINE="60s")
+start = FRAME.start
 
 
-def run_rank(job: str) -> None:
-    import faulthandler
-
-    faulthandler.dump_traceback_later(100, exit=True)
-    shouter.init()
-    for check in JOBS[job][2]:
-        check()
-        print(f"done: {check.__name__}\n", end="", flush=True)
-    shouter.close()
-
-
-# The driver.
-
-
-def start(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOUTER_")}
-    environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "SHOUTER_HEARTBEAT_TIMEOUT": "10s"} | variables
-    return subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150, check=False)
+# Beside the jobs.
 
 
 def example(program: str) -> None:
@@ -617,47 +579,15 @@ def without_tensorflow(_: str) -> None:
     assert ended.returncode == 1 and "pip install tensorflow-cpu" in ended.stderr, ended.stderr
 
 
-def of_job(program: str, name: str) -> tuple[int, int]:
-    """How many of its checks passed, and how many failed."""
-    options, ranks, checks = JOBS[name]
-    try:
-        ended = start(program, "run", *options, "--", sys.executable, str(HERE), "--rank", name, SHOUTER_DEADLINE="60s")
-    except subprocess.TimeoutExpired as why:
-        ended = subprocess.CompletedProcess(why.args, 1, (why.stdout or b"").decode(), (why.stderr or b"").decode())
-    # One rank is killed there.
-    alive = {check: ranks - (check is a_rank_that_is_killed) for check in checks}
-    failed = [check for check in checks if ended.stdout.count(f"done: {check.__name__}\n") != alive[check]]
-    for check in checks:
-        print(f"{'FAILED' if check in failed else 'passed'}: {check.__name__.replace('_', ' ')} ({name})", flush=True)
-    has_ended_well = ended.returncode == 0 or a_rank_that_is_killed in checks
-    if failed or not has_ended_well:
-        print(ended.stdout, ended.stderr, sep="\n", flush=True)
-    return len(checks) - len(failed), max(len(failed), int(not has_ended_well))
-
-
-def of_call(program: str, call: Any) -> tuple[int, int]:
-    name = call.__name__.replace("_", " ")
-    try:
-        call(program)
-    except Exception as why:  # noqa: BLE001
-        print(f"FAILED: {name}: {why}", flush=True)
-        return 0, 1
-    print(f"passed: {name}", flush=True)
-    return 1, 0
-
-
 def main() -> None:
-    program = sys.argv[1] if len(sys.argv) > 1 else "shouter"
     # These wait much of their time, for deadlines, or have one process.
     beside = ("two ranks", "one rank")
-    found = [of_job(program, name) for name in JOBS if name not in beside] + [of_call(program, example)]
+    found = [FRAME.of_job(program(), name) for name in JOBS if name not in beside] + [FRAME.of_call(program(), example)]
     with ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(of_job, program, name) for name in beside]
-        calls = [pool.submit(of_call, program, call) for call in (no_compiler, without_tensorflow)]
+        jobs = [pool.submit(FRAME.of_job, program(), name) for name in beside]
+        calls = [pool.submit(FRAME.of_call, program(), call) for call in (no_compiler, without_tensorflow)]
         found += [each.result() for each in jobs + calls]
-    passed, failed = (sum(counts) for counts in zip(*found))
-    print(f"{passed} passed, {failed} failed, 0 skipped")
-    sys.exit(1 if failed else 0)
+    finish(found)
 
 
 if __name__ == "__main__":
@@ -668,6 +598,8 @@ if __name__ == "__main__":
         import shouter
         import shouter.tensorflow as st
 
-        run_rank(sys.argv[2])
+        shouter.init()
+        FRAME.run_rank(sys.argv[2])
+        shouter.close()
     else:
         main()

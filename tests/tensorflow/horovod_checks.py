@@ -7,8 +7,6 @@ Runs with the interpreter whose TensorFlow is to be tested, and with the package
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,7 +14,11 @@ from typing import Any
 
 import numpy as np
 
-HERE = Path(__file__).resolve()
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import checks_frame  # noqa: E402
+from checks_frame import Frame, Job, finish, numbers, program  # noqa: E402
+
 SIZE = 3
 
 
@@ -24,8 +26,7 @@ SIZE = 3
 
 
 def of(rank: int, shape: tuple[int, ...] = (4, 3), dtype: Any = "float32") -> Any:
-    """Small numbers, so that sums and products are exact in every type."""
-    return tf.cast(np.random.default_rng(rank).integers(1, 4, shape), dtype)
+    return tf.cast(numbers(rank, shape), dtype)
 
 
 def every(*arguments: Any) -> Any:
@@ -38,12 +39,7 @@ def same(found: Any, wanted: Any) -> None:
 
 
 def refused(call: Any, *words: str, error: Any = None) -> None:
-    try:
-        call()
-    except error or shouter.ArgumentError as why:
-        assert all(word in str(why) for word in words), (str(why), words)
-    else:
-        raise AssertionError(("not refused", words))
+    checks_frame.refused(call, *words, error=error or shouter.ArgumentError)
 
 
 def both(call: Any, *inputs: Any) -> list[Any]:
@@ -362,35 +358,15 @@ CHECKS = [
 ]
 
 
-def run_rank() -> None:
-    hvd.init()
-    for check in CHECKS:
-        check()
-        print(f"done: {check.__name__}", flush=True)
-    hvd.shutdown()
-
-
-def main() -> None:
-    program = sys.argv[1] if len(sys.argv) > 1 else "shouter"
-    own = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1", "SHOUTER_DEADLINE": "60s"}
-    with tempfile.TemporaryDirectory() as folder:
-        variables = os.environ | own | {"SHOUTER_DUMP_FOLDER": folder}
-        command = [program, "run", "-n", str(SIZE), "--cores", "none", "--", sys.executable, str(HERE), "--rank"]
-        try:
-            ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
-        except subprocess.TimeoutExpired as why:
-            ended = subprocess.CompletedProcess(why.args, 1, (why.stdout or b"").decode(), (why.stderr or b"").decode())
-    passed = 0
-    for check in CHECKS:
-        well = sum(line.endswith(f"done: {check.__name__}") for line in ended.stdout.splitlines()) == SIZE
-        passed += well
-        print(f"{'passed' if well else 'FAILED'}: {check.__name__.replace('_', ' ')} (Horovod)", flush=True)
-    failed = len(CHECKS) - passed
-    if ended.returncode != 0:
-        failed = max(failed, 1)
-        print(ended.stdout[-6000:], ended.stderr[-12000:], sep="\n")
-    print(f"{passed} passed, {failed} failed, 0 skipped")
-    sys.exit(1 if failed else 0)
+FRAME = Frame(
+    __file__,
+    {"Horovod": Job(["-n", str(SIZE), "--cores", "none"], SIZE, CHECKS)},
+    300,
+    TF_CPP_MIN_LOG_LEVEL="2",
+    TF_ENABLE_ONEDNN_OPTS="0",
+    CUDA_VISIBLE_DEVICES="-1",
+    SHOUTER_DEADLINE="60s",
+)
 
 
 if __name__ == "__main__":
@@ -402,6 +378,11 @@ if __name__ == "__main__":
         import shouter.horovod.tensorflow as hvd
         import shouter.tensorflow as st
 
-        run_rank()
+        hvd.init()
+        FRAME.run_rank(sys.argv[2])
+        hvd.shutdown()
     else:
-        main()
+        with tempfile.TemporaryDirectory() as folder:
+            FRAME.variables["SHOUTER_DUMP_FOLDER"] = folder
+            found = FRAME.of_job(program(), "Horovod")
+        finish([found])

@@ -16,7 +16,9 @@ use crate::call::{self, Call, CountArguments, Counts, Endpoint, RegisteredCounts
 use crate::error::{argument, raised};
 use crate::memory::Memory;
 use crate::named::Agreement;
-use crate::number::{Bytes, Color, Elements, MessageTag, OrderKey, Rank, Root, Step, TensorNumber};
+use crate::number::{
+    Bytes, Color, Deadline, Elements, Factor, MessageTag, OrderKey, Rank, Root, Step, TensorNumber,
+};
 use crate::sys;
 use crate::wait::aside;
 use crate::work::{Returns, Work, sweep};
@@ -74,8 +76,8 @@ pub(crate) fn drop_detached<T: Send>(value: Option<T>) {
 }
 
 /// A deadline in seconds.
-fn deadline_of(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    let deadline = seconds.map(Duration::try_from_secs_f64).transpose();
+fn deadline_of(py: Python<'_>, seconds: Option<Deadline>) -> PyResult<Option<Duration>> {
+    let deadline = seconds.map(|seconds| Duration::try_from_secs_f64(seconds.0)).transpose();
     deadline.map_err(|why| argument(py, format!("deadline: {why}")))
 }
 
@@ -176,7 +178,7 @@ impl Group {
         dtype: &str,
         op: &str,
         root: Root,
-        factor: Option<f64>,
+        factor: Option<Factor>,
         counts: CountArguments,
         keep: Option<Py<PyAny>>,
         stream: Option<u64>,
@@ -187,6 +189,7 @@ impl Group {
         let (input, output) = ((address_in, bytes_in), (address_out, bytes_out));
         let elements = (bytes_in / dtype.size(), bytes_out / dtype.size());
         let counts = Counts::of(kind, self.rank == root.0, call::given_counts(counts), elements);
+        let factor = factor.map(|factor| factor.0);
         let call = Call { kind, input, output, dtype, op, root: root.0, factor, counts, stream };
         let kept = keep.into_iter().map(Kept::Object).collect();
         if wait {
@@ -431,7 +434,7 @@ impl Group {
         py: Python<'_>,
         color: Option<Color>,
         key: OrderKey,
-        deadline: Option<f64>,
+        deadline: Option<Deadline>,
     ) -> PyResult<Option<Self>> {
         let deadline = deadline_of(py, deadline)?;
         let (color, key) = (color.map(|color| color.0), key.0);
@@ -445,7 +448,7 @@ impl Group {
 
     /// Makes a group of these ranks, with a deadline of its own, in seconds, if given.
     #[pyo3(signature = (ranks, deadline=None))]
-    fn group(&self, py: Python<'_>, ranks: Vec<Rank>, deadline: Option<f64>) -> PyResult<Self> {
+    fn group(&self, py: Python<'_>, ranks: Vec<Rank>, deadline: Option<Deadline>) -> PyResult<Self> {
         let deadline = deadline_of(py, deadline)?;
         let ranks: Vec<u32> = ranks.into_iter().map(|rank| rank.0).collect();
         let group = self.live(py)?;

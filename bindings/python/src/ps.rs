@@ -12,6 +12,7 @@ use crate::buffer::Buffer;
 use crate::element;
 use crate::error::argument;
 use crate::group::{Group, drop_detached};
+use crate::number::{Deadline, Parameter, Pushes, Step, Timeout};
 use crate::sys;
 use crate::wait::{aside_as, slice, until};
 
@@ -73,13 +74,23 @@ pub(crate) struct GivenPlan {
     sharding: String,
     average: bool,
     lost: String,
-    deadline: f64,
+    deadline: Deadline,
 }
 
-#[derive(FromPyObject)]
 enum GivenMode {
     Bounded(u64),
     Named(String),
+}
+
+impl<'py> FromPyObject<'_, 'py> for GivenMode {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        match given.extract() {
+            Ok(name) => Ok(Self::Named(name)),
+            Err(_) => given.extract::<Pushes>().map(|pushes| Self::Bounded(pushes.0)),
+        }
+    }
 }
 
 impl GivenPlan {
@@ -108,7 +119,7 @@ impl GivenPlan {
             other => return Err(unknown("lost", other, "end or drop")),
         };
         plan.average = self.average;
-        plan.deadline = seconds(py, "deadline", self.deadline)?;
+        plan.deadline = seconds(py, "deadline", self.deadline.0)?;
         Ok(plan)
     }
 }
@@ -182,14 +193,14 @@ impl PsActors {
         py: Python<'_>,
         to: &str,
         name: &str,
-        step: u64,
+        step: Step,
         array: &Bound<'_, PyAny>,
         shape: Vec<u64>,
     ) -> PyResult<PsSending> {
         let given = Buffer::of(array, "array", None)?;
         let sent = py.detach(|| {
             let data = Array::from_bytes(sys::given(&given), given.dtype, &shape)?;
-            self.0.isend(to, name, step, data)
+            self.0.isend(to, name, step.0, data)
         });
         sent.map(|sent| PsSending(Detached::new(sent))).map_err(|error| raised(py, &error))
     }
@@ -206,9 +217,9 @@ impl PsActors {
         &self,
         py: Python<'py>,
         source: Option<String>,
-        timeout: f64,
+        timeout: Timeout,
     ) -> PyResult<(String, String, &'static str, Vec<u64>, u64, Bound<'py, PyBytes>)> {
-        let timeout = seconds(py, "timeout", timeout)?;
+        let timeout = seconds(py, "timeout", timeout.0)?;
         let actors = (*self.0).clone();
         let found = run(py, move || actors.irecv(source.as_deref())?.wait(timeout))?;
         let meta = found.meta();
@@ -235,7 +246,8 @@ impl PsSending {
     }
 
     #[pyo3(signature = (timeout=None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    fn wait(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<()> {
+        let timeout = timeout.map(|timeout| timeout.0);
         let until = until(py, timeout)?;
         while let Some(slice) = slice(until) {
             match py.detach(|| self.0.wait(Some(slice))) {
@@ -260,10 +272,11 @@ pub(crate) fn ps_serve(
 }
 
 /// An optimizer's name, and its numbers.
-type GivenOptimizer = (String, Vec<f64>);
+type GivenOptimizer = (String, Vec<Parameter>);
 
 fn optimizer(py: Python<'_>, (name, numbers): &GivenOptimizer) -> PyResult<Optimizer> {
-    match (name.as_str(), numbers[..].as_ref()) {
+    let numbers: Vec<f64> = numbers.iter().map(|number| number.0).collect();
+    match (name.as_str(), &numbers[..]) {
         ("SGD", &[rate]) => Ok(Optimizer::Sgd { rate }),
         ("Momentum", &[rate, momentum]) => Ok(Optimizer::Momentum { rate, momentum }),
         ("Adagrad", &[rate, epsilon]) => Ok(Optimizer::Adagrad { rate, epsilon }),
@@ -300,9 +313,9 @@ impl PsClient {
         Ok(Self(Detached::new(Arc::new(Mutex::new(Some(client))))))
     }
 
-    fn set_step(&self, py: Python<'_>, step: u64) -> PyResult<()> {
+    fn set_step(&self, py: Python<'_>, step: Step) -> PyResult<()> {
         self.with(py, move |client| {
-            client.set_step(step);
+            client.set_step(step.0);
             Ok(())
         })
     }

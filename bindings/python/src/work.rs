@@ -7,6 +7,7 @@ use shouter::Error;
 
 use crate::buffer::Kept;
 use crate::error::{raised, timeout};
+use crate::number::Timeout;
 use crate::wait::{SLICE, slice, until};
 
 /// Operations whose handles are gone, with the owners of their memory.
@@ -126,8 +127,8 @@ impl Work {
 impl Work {
     /// Waits until the operation has ended, for `timeout` seconds at most, and returns the result of the blocking call.
     #[pyo3(signature = (timeout=None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
-        self.finish(py, timeout)?;
+    fn wait(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<Option<Py<PyAny>>> {
+        self.finish(py, timeout.map(|timeout| timeout.0))?;
         match &self.returns {
             Returns::Nothing => Ok(None),
             Returns::Array(array) => Ok(Some(array.clone_ref(py))),

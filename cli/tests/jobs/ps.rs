@@ -30,6 +30,9 @@ fn rank_body() {
         ("restore", |group| ended(restore(group))),
         ("control", |group| ended(control(group))),
         ("anew", |group| ended(anew(group))),
+        ("large", |group| ended(large(group))),
+        ("stopped", |group| ended(server_stops(group))),
+        ("memory", |group| ended(no_memory(group))),
     ];
     play(plays, join);
 }
@@ -423,6 +426,171 @@ fn server_dies(group: &Group) -> Result<(), PsError> {
     Ok(())
 }
 
+/// The last server is stopped while trainers use it, and its heartbeats are not missed yet: the deadline ends their calls.
+fn server_stops(group: &Group) -> Result<(), PsError> {
+    let (actors, mut plan) = actors(group)?;
+    plan.deadline = SHORT;
+    let trainers = plan.trainers.clone();
+    let (first, second) = (trainers[0].as_str(), trainers[1].as_str());
+    if actors.name() == "server1" {
+        let server = Server::connect(&actors, plan)?;
+        std::thread::spawn(move || server.serve());
+        let pid = rustix::process::getpid();
+        let text = [pid.as_raw_pid()];
+        actors.irecv(Some(first))?.wait(Duration::from_secs(20))?;
+        actors.isend(first, "pid", 0, Array::new(&text, &[1])?)?.wait(None)?;
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::STOP);
+        unreachable!("the process is stopped, and then killed")
+    }
+    let Some(mut client) = connect(&actors, plan)? else { return Ok(()) };
+    let count: usize = parameter("COUNT").unwrap().parse().unwrap();
+    let (gradient, mut pulled) = (vec![1f32; count], vec![0f32; count]);
+    let shape = [count as u64];
+    if actors.name() == first {
+        client.set("w", Array::new(&gradient, &shape)?, SGD)?;
+    }
+    client.wait_for_all()?;
+    let mut pid = None;
+    let (lost, took) = loop {
+        let begun = Instant::now();
+        let ended = client.push("w", Array::new(&gradient, &shape)?);
+        if let Err(error) = ended.and_then(|()| client.pull("w", &mut pulled)) {
+            break (error, begun.elapsed());
+        }
+        if actors.name() == first && pid.is_none() {
+            actors.isend("server1", "stop", 0, Array::new(&[0u8; 0], &[0])?)?;
+            let told = actors.irecv(Some("server1"))?.wait(Duration::from_secs(20))?;
+            pid = Some(told.elements::<i32>().unwrap()[0]);
+        }
+    };
+    // Twice the deadline, for which an answer or a message is waited for; a synchronous push may wait the deadline for the other trainer first.
+    assert!((SHORT..SHORT * 20).contains(&took), "{took:?}: {lost}");
+    if actors.name() == second {
+        actors.isend(first, "seen", 0, Array::new(&[0u8; 0], &[0])?)?.wait(None)?;
+    } else {
+        actors.irecv(Some(second))?.wait(Duration::from_secs(20))?;
+        let pid = rustix::process::Pid::from_raw(pid.unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+    Err(lost)
+}
+
+/// Elements that are messages of their own, from and into either kind of memory: as an all-reduce among the trainers has it.
+fn large(group: &Group) -> Result<(), PsError> {
+    let (actors, plan) = actors(group)?;
+    let is_server = plan.servers.iter().any(|server| server == actors.name());
+    let trainers = group.split(Some(u32::from(is_server)), 0)?.expect("every rank has a color");
+    let Some(mut client) = connect(&actors, plan)? else { return Ok(()) };
+    let (rows, row) = (601usize, 257usize);
+    let (shape, count) = ([rows as u64, row as u64], rows * row);
+    let mut own: Vec<f32> = (0..count).map(|at| value(at, 0)).collect();
+    if trainers.rank() == 0 {
+        client.set("w", Array::new(&own, &shape)?, SGD)?;
+    }
+    client.wait_for_all()?;
+    let (mut of_group, mut into_group) = (group.alloc::<f32>(count)?, group.alloc::<f32>(count)?);
+    let (mut of_process, mut into_process) = (vec![0f32; count], vec![0f32; count]);
+    for step in 0..4u64 {
+        client.set_step(step);
+        let salt = step as usize * 7 + trainers.rank() as usize;
+        let shared = step % 2 == 0;
+        let (gradient, pulled) = match shared {
+            true => (&mut of_group[..], &mut into_group[..]),
+            false => (&mut of_process[..], &mut into_process[..]),
+        };
+        gradient.iter_mut().enumerate().for_each(|(at, given)| *given = value(at, salt));
+        client.push("w", Array::new(gradient, &shape)?)?;
+        trainers.all_reduce(gradient, ReduceOp::Avg)?;
+        own.iter_mut().zip(&*gradient).for_each(|(own, gradient)| *own -= 0.1 * gradient);
+        assert_eq!(client.pull("w", pulled)?, step + 1);
+        assert!(
+            pulled.iter().zip(&own).all(|(pulled, own)| pulled.to_bits() == own.to_bits()),
+            "step {step}"
+        );
+    }
+    // Many rows.
+    let indices: Vec<u64> = (0..rows as u64).filter(|row| row % 3 != 2).collect();
+    let values = vec![1f32; indices.len() * row];
+    client.push_rows("w", &indices, Array::new(&values, &[indices.len() as u64, row as u64])?)?;
+    for index in indices {
+        own[index as usize * row..][..row].iter_mut().for_each(|own| *own -= 0.1 * 1.0);
+    }
+    client.pull("w", &mut into_process)?;
+    assert_eq!(into_process, own, "after rows");
+    client.leave()
+}
+
+/// A server finds no memory for the copy in which it updates a parameter while a master pulls it: no gradient is lost.
+fn no_memory(group: &Group) -> Result<(), PsError> {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    const COUNT: usize = 16 << 20;
+
+    let (actors, mut plan) = actors(group)?;
+    let [trainer, master] = &plan.trainers.clone()[..] else { panic!("a trainer and a master") };
+    plan.trainers.truncate(1);
+    let nothing: [u8; 0] = [];
+    let word = Array::new(&nothing, &[0])?;
+    if actors.name() == "server0" {
+        let server = Server::connect(&actors, plan)?;
+        let served = std::thread::spawn(move || server.serve());
+        actors.irecv(Some(trainer))?.wait(Duration::from_secs(20))?;
+        // Room for what comes up, and not for a copy.
+        let pages: u64 =
+            std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
+        let most = Some(pages * rustix::param::page_size() as u64 + (COUNT as u64 * 4) / 2);
+        setrlimit(Resource::As, Rlimit { current: most, maximum: most }).unwrap();
+        actors.isend(trainer, "limited", 0, word)?.wait(None)?;
+        served.join().expect("the server does not panic")?;
+        return Ok(());
+    }
+    let mut client = Client::connect(&actors, plan)?;
+    let shape = [COUNT as u64];
+    let (mut pulled, mut ends) = (vec![0f32; COUNT], false);
+    if actors.name() == master {
+        actors.irecv(Some(trainer))?.wait(Duration::from_secs(60))?;
+        let end = actors.irecv(Some(trainer))?;
+        while !ends {
+            let begun = Instant::now();
+            client.pull("w", &mut pulled)?;
+            assert!(pulled.iter().all(|value| *value == pulled[0]), "a pull has parts of two updates");
+            // The trainer finds an update without a pull, too.
+            std::thread::sleep(begun.elapsed());
+            ends = end.is_there()?;
+        }
+        return client.leave();
+    }
+    let gradient = vec![-1f32; COUNT];
+    client.set("w", Array::new(&pulled, &shape)?, Optimizer::Sgd { rate: 1.0 })?;
+    // The server keeps the memory of the gradient.
+    client.push("w", Array::new(&gradient, &shape)?)?;
+    actors.isend("server0", "limit", 0, word)?.wait(None)?;
+    actors.irecv(Some("server0"))?.wait(Duration::from_secs(20))?;
+    actors.isend(master, "pull", 0, word)?.wait(None)?;
+    let (mut steps, mut refused) = (1, 0);
+    while steps < 4 || refused == 0 {
+        assert!(steps < 200, "no update was refused");
+        match client.push("w", Array::new(&gradient, &shape)?) {
+            Ok(()) => steps += 1,
+            Err(error) => {
+                assert!(error.to_string().contains("no memory"), "{error}");
+                refused += 1;
+                continue;
+            }
+        }
+        if steps % 2 == 0 {
+            while let Err(error) = client.pull("w", &mut pulled) {
+                assert!(error.to_string().contains("no memory"), "{error}");
+            }
+            assert!(pulled.iter().all(|value| *value == steps as f32), "{} after {steps} pushes", pulled[0]);
+        }
+    }
+    while client.pull("w", &mut pulled).is_err() {}
+    assert!(pulled.iter().all(|value| *value == steps as f32), "{} after {steps} pushes", pulled[0]);
+    actors.isend(master, "end", 0, word)?.wait(None)?;
+    tell(format_args!("refused"));
+    client.leave()
+}
+
 /// As kill -9 does.
 fn die() -> ! {
     let pid = rustix::process::getpid();
@@ -612,6 +780,36 @@ fn a_dead_server_is_named_in_every_mode() {
     }
     let state = of(4, 2, 2, "server").run();
     [2, 3].into_iter().for_each(|rank| ends_with(&state, rank, &["server1 (rank 1) is lost"]));
+}
+
+#[test]
+fn a_stopped_server_is_named_at_the_deadline() {
+    for lost in ["end", "drop"] {
+        for count in [4, 1 << 20] {
+            let job = of(4, 1, 2, "stopped").with("LOST", lost).with("COUNT", count);
+            let state = job.env("SHOUTER_HEARTBEAT_TIMEOUT", "60s").run();
+            assert_eq!(state.ranks[1].signal, Some(9), "{state}");
+            for rank in [2, 3] {
+                ends_with(&state, rank, &["server1 (rank 1) is lost", "'w'"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn large_elements_have_the_bits_of_an_all_reduce() {
+    for (ranks, hosts, servers) in PLACES {
+        of(ranks, hosts, servers, "large").run().assert_success();
+    }
+    of(4, 1, 2, "large").with("SHARDING", "hashed").run().assert_success();
+    of(4, 1, 2, "large").with("LOST", "drop").run().assert_success();
+}
+
+#[test]
+fn gradients_stay_where_an_update_finds_no_memory() {
+    let state = of(3, 1, 1, "memory").with("LOST", "drop").run();
+    state.assert_success();
+    assert!(state.ranks[1].told.iter().any(|line| line == "refused"), "{state}");
 }
 
 #[test]

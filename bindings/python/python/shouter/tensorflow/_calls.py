@@ -96,14 +96,20 @@ def arguments(at: Place, name: str) -> Iterator[None]:
 def bind(operation: str, x: Any, at: Place, named: Naming, *more: Any, **attributes: Any) -> tf.Tensor:
     """One operation."""
     call = getattr(_kernels.operations(), f"shouter_{operation}")
-    with tf.device("CPU"):
+    with _kernels.on_cpu():
         return call(x, *more, tensor_name=named.name, is_fixed=named.is_fixed, **at._asdict(), **attributes)
+
+
+# Types and reductions that the library has.
+_checked: set[tuple[tf.DType, str | None]] = set()
 
 
 def tensor_of(x: Any, op: str | None) -> tf.Tensor:
     """`x` as a tensor of a type that the library has, for this reduction."""
     tensor = tf.convert_to_tensor(x)
-    _core.check_type(tensor.dtype.name, op)
+    if (tensor.dtype, op) not in _checked:
+        _core.check_type(tensor.dtype.name, op)
+        _checked.add((tensor.dtype, op))
     return tensor
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import threading
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,18 @@ OPERATIONS = ("AllReduce", "Broadcast", "AllGather", "ReduceScatter", "AllToAll"
 _order.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = _UNORDERED | {f"Shouter{name}" for name in OPERATIONS}
 
 _lock = threading.Lock()
+_ANYWHERE = contextlib.nullcontext()
 _loaded: Any = None
+
+
+@functools.cache
+def _has_cpus_only() -> bool:
+    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
+
+
+def on_cpu() -> contextlib.AbstractContextManager[Any]:
+    """Where the operations have kernels. Where there is nothing else, an eager call saves the time to say so."""
+    return _ANYWHERE if tf.executing_eagerly() and _has_cpus_only() else tf.device("CPU")
 
 
 def operations() -> Any:
