@@ -1,6 +1,8 @@
 //! A server's part of one parameter: its rows, the optimizer's state, and how gradients change them.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use shouter_reducer::dtype::DType;
 
@@ -15,6 +17,9 @@ pub(super) type Gradient = Arrived<Request>;
 
 /// Elements that are folded and applied at a time.
 const RUN: usize = 4096;
+
+/// How often an update that finds no memory for a copy looks whether pulls still send the rows.
+const LOOK_FOR_PULLS: Duration = Duration::from_millis(1);
 
 /// Rows, state, and updates so far.
 pub(super) struct Parameter {
@@ -73,6 +78,29 @@ impl Parameter {
         self.version = version;
     }
 
+    /// Sees to it that no pull sends the rows: in a copy, or, where there is no memory for one, when those that do have ended. No other one takes
+    /// them meanwhile, for that has to lock the parameter.
+    fn make_alone(&mut self, patience: Duration) -> Result<(), Error> {
+        if Arc::get_mut(&mut self.values).is_some() {
+            return Ok(());
+        }
+        let why = match self.values.copied(&self.home) {
+            Ok(copy) => {
+                self.values = Arc::new(copy);
+                return Ok(());
+            }
+            Err(why) => why,
+        };
+        let end = Instant::now() + patience;
+        while Arc::get_mut(&mut self.values).is_none() {
+            if Instant::now() >= end {
+                return Err(why.into());
+            }
+            thread::sleep(LOOK_FOR_PULLS);
+        }
+        Ok(())
+    }
+
     /// The rows, to be changed: since the update has begun no pull has taken them, for that has to lock the parameter.
     fn own(&mut self) -> &mut Slab {
         Arc::get_mut(&mut self.values).expect("the rows are this parameter's alone during an update")
@@ -81,11 +109,14 @@ impl Parameter {
     /// One update, by the fold of these in their order. They have been checked ([`check_rows`], shape and type).
     ///
     /// # Errors
-    /// The group's, where a pull sends the rows and there is no memory for a copy: nothing has changed.
-    pub(super) fn update(&mut self, gradients: &[Gradient], average: bool) -> Result<(), Error> {
-        if Arc::get_mut(&mut self.values).is_none() {
-            self.values = Arc::new(self.values.copied(&self.home)?);
-        }
+    /// The group's, where pulls send the rows for longer than `patience` and there is no memory for a copy: nothing has changed.
+    pub(super) fn update(
+        &mut self,
+        gradients: &[Gradient],
+        average: bool,
+        patience: Duration,
+    ) -> Result<(), Error> {
+        self.make_alone(patience)?;
         self.version += 1;
         match self.meta.dtype {
             DType::F64 => self.update_as::<f64>(gradients, average),

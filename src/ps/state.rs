@@ -303,7 +303,7 @@ impl Shards {
         let parameter = entry.parameter.clone();
         drop(state);
         let used = [gradient];
-        parameter.write().unwrap_or_else(PoisonError::into_inner).update(&used, false)?;
+        parameter.write().unwrap_or_else(PoisonError::into_inner).update(&used, false, self.plan.deadline)?;
         let mut state = self.lock();
         if let Some(entry) =
             state.entries.get_mut(&meta.name).filter(|entry| Arc::ptr_eq(&entry.parameter, &parameter))
@@ -331,8 +331,11 @@ impl Shards {
         entry.updating = true;
         let parameter = entry.parameter.clone();
         drop(state);
-        let updated =
-            parameter.write().unwrap_or_else(PoisonError::into_inner).update(&gradients, self.plan.average);
+        let Plan { average, deadline, .. } = *self.plan;
+        let updated = {
+            let mut parameter = parameter.write().unwrap_or_else(PoisonError::into_inner);
+            parameter.update(&gradients, average, deadline)
+        };
         let mut state = self.lock();
         let State { entries, members, .. } = &mut *state;
         let entry = entries.get_mut(name).filter(|entry| Arc::ptr_eq(&entry.parameter, &parameter));

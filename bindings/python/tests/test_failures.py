@@ -58,7 +58,10 @@ def test_bad_input(job: Job) -> None:
         refused(lambda: g.sendrecv(x[:6], 1 - g.rank, x[2:], 1 - g.rank), "memory that is apart")
         refused(lambda: g.sendrecv_async(x, 1 - g.rank, x, 1 - g.rank), "memory that is apart")
         refused(lambda: g.group([0, 0]), "twice")
-        refused(lambda: g.allreduce_async(x).wait(-1), "timeout")
+        for out in (-1, float("nan"), 10**400, 10**5000):
+            refused(lambda: g.allreduce_async(x).wait(out), "timeout")
+            refused(lambda: g.split(0, deadline=out), "deadline")
+            refused(lambda: g.group([0, 1], deadline=out), "deadline")
         refused(lambda: g.register([shouter.Tensor("t", 3, kind="sort")]), "sort")
         # The elements of a registered tensor have the type that it was registered with; bytes, and words as bfloat16, have none.
         weights, halves = g.register([shouter.Tensor("weights", 6), shouter.Tensor("halves", 6, "bfloat16")])

@@ -130,7 +130,9 @@ from shouter import ps
 group = shouter.init()
 actors = ps.Actors(group, ["server", "trainer"][group.rank])
 plan = ps.Plan(["server"], ["trainer"])
-for bad in (dict(mode="fast"), dict(sharding="round"), dict(lost="cry"), dict(deadline=-1.0)):
+for bad in (
+    dict(mode="fast"), dict(mode=-1), dict(mode=2**64), dict(sharding="round"), dict(lost="cry"), dict(deadline=-1.0), dict(deadline=10**400)
+):
     try:
         ps.Client(actors, ps.Plan(["server"], ["trainer"], **bad))
     except ArgumentError:

@@ -31,6 +31,9 @@ fn value(parameter: &Parameter) -> &[f32] {
     bytemuck::cast_slice(parameter.value())
 }
 
+/// No update of a test waits.
+const SOON: Duration = Duration::ZERO;
+
 const SGD: Optimizer = Optimizer::Sgd { rate: 1.0 };
 
 #[test]
@@ -56,11 +59,12 @@ fn an_average_divides_once_by_the_number_of_gradients() {
 #[test]
 fn rows_update_themselves_alone_and_repeated_ones_are_summed() {
     let mut p = parameter(Optimizer::Momentum { rate: 1.0, momentum: 0.5 });
-    p.update(&[rows(&[1, 1, 3], &[1.0, 1.0, 2.0, 2.0, 5.0, 5.0]), rows(&[1], &[4.0, 4.0])], false).unwrap();
+    p.update(&[rows(&[1, 1, 3], &[1.0, 1.0, 2.0, 2.0, 5.0, 5.0]), rows(&[1], &[4.0, 4.0])], false, SOON)
+        .unwrap();
     assert_eq!(value(&p), [0.0, 0.0, -7.0, -7.0, 0.0, 0.0, -5.0, -5.0]);
-    p.update(&[rows(&[0], &[1.0, 1.0])], false).unwrap();
+    p.update(&[rows(&[0], &[1.0, 1.0])], false, SOON).unwrap();
     assert_eq!(value(&p), [-1.0, -1.0, -7.0, -7.0, 0.0, 0.0, -5.0, -5.0], "the velocity of other rows stays");
-    p.update(&[rows(&[], &[])], false).unwrap();
+    p.update(&[rows(&[], &[])], false, SOON).unwrap();
     assert_eq!(p.version, 3);
 }
 
@@ -72,7 +76,7 @@ fn rows_and_whole_gradients_go_together() {
         if !whole_first {
             gradients.reverse();
         }
-        p.update(&gradients, false).unwrap();
+        p.update(&gradients, false, SOON).unwrap();
         assert_eq!(value(&p), [-1.0, -1.0, -1.0, -1.0, -11.0, -21.0, -1.0, -1.0]);
     }
 }
