@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "frame"))
 
 import checks_frame  # noqa: E402
 from checks_frame import ROOT, Frame, Job, finish, killed, numbers, program, snippets_of  # noqa: E402

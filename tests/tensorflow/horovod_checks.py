@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "frame"))
 
 import checks_frame  # noqa: E402
 from checks_frame import Frame, Job, finish, numbers, program  # noqa: E402

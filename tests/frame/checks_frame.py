@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def numbers(rank: int, shape: tuple[int, ...]) -> Any:
