@@ -65,32 +65,18 @@ fn seconds(py: Python<'_>, what: &str, seconds: f64) -> PyResult<Duration> {
     Ok(duration.min(LONGEST_WAIT))
 }
 
-/// A plan's fields, as `shouter.ps.Plan` has them.
+/// A plan's fields, as `shouter.ps.Plan` has them. Numbers are read from the objects later, since errors of fields become a `TypeError`.
 #[derive(FromPyObject)]
 pub(crate) struct GivenPlan {
     servers: Vec<String>,
     trainers: Vec<String>,
-    mode: GivenMode,
+    /// A name, or a number of pushes.
+    mode: Py<PyAny>,
     sharding: String,
     average: bool,
     lost: String,
-    deadline: Deadline,
-}
-
-enum GivenMode {
-    Bounded(u64),
-    Named(String),
-}
-
-impl<'py> FromPyObject<'_, 'py> for GivenMode {
-    type Error = PyErr;
-
-    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        match given.extract() {
-            Ok(name) => Ok(Self::Named(name)),
-            Err(_) => given.extract::<Pushes>().map(|pushes| Self::Bounded(pushes.0)),
-        }
-    }
+    /// Seconds.
+    deadline: Py<PyAny>,
 }
 
 impl GivenPlan {
@@ -98,15 +84,13 @@ impl GivenPlan {
         let unknown =
             |what: &str, found: &str, known: &str| argument(py, format!("{what} \"{found}\"; give {known}"));
         let mut plan = Plan::new(&self.servers, &self.trainers);
-        plan.mode = match self.mode {
-            GivenMode::Bounded(limit) => Mode::Bounded(limit),
-            GivenMode::Named(name) => match name.as_str() {
-                "synchronous" => Mode::Synchronous,
-                "asynchronous" => Mode::Asynchronous,
-                other => {
-                    return Err(unknown("mode", other, "synchronous, asynchronous, or a number of pushes"));
-                }
-            },
+        plan.mode = match self.mode.extract::<String>(py).as_deref() {
+            Ok("synchronous") => Mode::Synchronous,
+            Ok("asynchronous") => Mode::Asynchronous,
+            Ok(other) => {
+                return Err(unknown("mode", other, "synchronous, asynchronous, or a number of pushes"));
+            }
+            Err(_) => Mode::Bounded(self.mode.extract::<Pushes>(py)?.0),
         };
         plan.sharding = match self.sharding.as_str() {
             "contiguous" => Sharding::Contiguous,
@@ -119,7 +103,7 @@ impl GivenPlan {
             other => return Err(unknown("lost", other, "end or drop")),
         };
         plan.average = self.average;
-        plan.deadline = seconds(py, "deadline", self.deadline.0)?;
+        plan.deadline = seconds(py, "deadline", self.deadline.extract::<Deadline>(py)?.0)?;
         Ok(plan)
     }
 }

@@ -41,18 +41,18 @@ fn gradients_are_folded_in_their_order() {
     // In another order the small one would survive.
     let (large, small) = (1e8f32, 1f32);
     let mut p = parameter(SGD);
-    p.update(&[dense([large; 8]), dense([small; 8]), dense([-large; 8])], false).unwrap();
+    p.update(&[dense([large; 8]), dense([small; 8]), dense([-large; 8])], false, SOON).unwrap();
     assert_eq!(value(&p), [-((large + small) - large); 8]);
     assert_eq!(p.version, 1);
     let mut p = parameter(SGD);
-    p.update(&[dense([large; 8]), dense([-large; 8]), dense([small; 8])], false).unwrap();
+    p.update(&[dense([large; 8]), dense([-large; 8]), dense([small; 8])], false, SOON).unwrap();
     assert_eq!(value(&p), [-1.0; 8]);
 }
 
 #[test]
 fn an_average_divides_once_by_the_number_of_gradients() {
     let mut p = parameter(SGD);
-    p.update(&[dense([1.0; 8]), dense([2.0; 8]), dense([4.0; 8])], true).unwrap();
+    p.update(&[dense([1.0; 8]), dense([2.0; 8]), dense([4.0; 8])], true, SOON).unwrap();
     assert_eq!(value(&p), [-(7.0f32 / 3.0); 8]);
 }
 
@@ -99,7 +99,7 @@ fn indices_are_in_range_and_in_order() {
 fn a_pull_has_the_rows_and_the_number_of_updates() {
     let mut p = parameter(SGD);
     for _ in 0..300 {
-        p.update(&[dense([-1.0; 8])], false).unwrap();
+        p.update(&[dense([-1.0; 8])], false, SOON).unwrap();
     }
     let (head, rows) = p.message();
     assert_eq!((head.meta.step, head.meta.layout), (300, Layout::Shard(4)));
@@ -110,9 +110,9 @@ fn a_pull_has_the_rows_and_the_number_of_updates() {
 fn a_message_on_its_way_stays_as_it_was() {
     let mut p = parameter(Optimizer::Momentum { rate: 1.0, momentum: 0.5 });
     let (_, first) = p.message();
-    p.update(&[dense([1.0; 8])], false).unwrap();
+    p.update(&[dense([1.0; 8])], false, SOON).unwrap();
     let (_, second) = p.message();
-    p.update(&[dense([1.0; 8])], false).unwrap();
+    p.update(&[dense([1.0; 8])], false, SOON).unwrap();
     let data = |rows: &Slab| bytemuck::cast_slice::<u8, f32>(rows.bytes()).to_vec();
     assert_eq!((data(&first), data(&second), value(&p)), (vec![0.0; 8], vec![-1.0; 8], &[-2.5; 8][..]));
 }

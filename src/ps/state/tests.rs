@@ -19,8 +19,12 @@ fn meta(layout: Layout) -> Meta {
 }
 
 fn gradient(value: f32) -> Gradient {
-    let head = Head { meta: meta(Layout::Shard(2)), body: Request::Describe };
-    let envelope = Envelope::about(&head, bytemuck::cast_slice(&[value; 2])).unwrap();
+    come(meta(Layout::Shard(2)), bytemuck::cast_slice(&[value; 2]))
+}
+
+/// A message as it comes.
+fn come(meta: Meta, data: &[u8]) -> Gradient {
+    let envelope = Envelope::about(&Head { meta, body: Request::Describe }, data).unwrap();
     let mut slab = Slab::new(&None, envelope.bytes().len()).unwrap();
     slab.bytes_mut().copy_from_slice(envelope.bytes());
     Gradient::open(slab).unwrap()
@@ -157,12 +161,7 @@ fn what_does_not_fit_the_parameter_is_refused() {
     let integers = Meta { dtype: DType::I32, ..meta(Layout::Shard(2)) };
     assert!(matches!(shards.set(&integers, SGD, &[0; 8]), Err(Error::Type { .. })));
     set(&shards);
-    let of = |about: Meta, data: &[u8]| {
-        let mut envelope =
-            Envelope::new(&None, &Head { meta: about, body: Request::Describe }, &mut None).unwrap();
-        envelope.data_mut().copy_from_slice(data);
-        push(&shards, a, 0, Gradient::open(envelope.into_slab()).unwrap()).map(drop)
-    };
+    let of = |about: Meta, data: &[u8]| push(&shards, a, 0, come(about, data)).map(drop);
     let shape = Meta { shape: vec![3], ..meta(Layout::Shard(2)) };
     assert!(matches!(of(shape, &[0; 8]), Err(Error::Shape { .. })));
     let dtype = Meta { dtype: DType::F64, ..meta(Layout::Shard(2)) };
