@@ -61,6 +61,8 @@ pub enum Error {
     Mismatch {
         /// The rank that differs: from the majority if there is one, else from this rank. `None` where it is not known.
         rank: Option<u32>,
+        /// [`Reason::Diverged`] where the group has ended; `None` where it goes on.
+        reason: Option<Reason>,
         /// This rank's call.
         operation: Operation,
         /// The tensor of this rank's call, or that the tables differ in.
@@ -388,11 +390,11 @@ impl Error {
         }
     }
 
-    /// The cause, where the group ended with a rank.
+    /// The cause, where the group has ended.
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Self::PeerFailed { reason, .. } => Some(*reason),
-            Self::Closed { reason, .. } => *reason,
+            Self::Mismatch { reason, .. } | Self::Closed { reason, .. } => *reason,
             _ => None,
         }
     }
@@ -467,10 +469,21 @@ impl Error {
         Self::Join { rank: Some(rank), missing: vec![], text: text.into() }
     }
 
+    /// Ranks disagree, and the group goes on.
     pub(crate) fn mismatch(call: Call, rank: Option<u32>, views: Views, text: impl Into<Box<str>>) -> Self {
         let Call { operation, tensor, step } = call;
         let Views { ours, theirs } = views;
-        Self::Mismatch { rank, operation, tensor, step, ours, theirs, in_use_by: None, text: text.into() }
+        let (reason, in_use_by, text) = (None, None, text.into());
+        Self::Mismatch { rank, reason, operation, tensor, step, ours, theirs, in_use_by, text }
+    }
+
+    /// Ranks run different operations, and the group has ended.
+    pub(crate) fn diverged(call: Call, rank: Option<u32>, views: Views, text: impl Into<Box<str>>) -> Self {
+        let mut error = Self::mismatch(call, rank, views, text);
+        if let Self::Mismatch { reason, .. } = &mut error {
+            *reason = Some(Reason::Diverged);
+        }
+        error
     }
 
     pub(crate) fn peer_failed(call: Call, rank: u32, reason: Reason, text: impl Into<Box<str>>) -> Self {
@@ -511,7 +524,7 @@ impl Error {
     /// The group ended during the call. Views of a divergence are not this call's.
     pub(crate) fn ended_by(call: Call, cause: &AbortCause, text: impl Into<Box<str>>) -> Self {
         match &cause.reason {
-            AbortReason::Diverged(_) => Self::mismatch(call, Some(cause.culprit.0), Views::default(), text),
+            AbortReason::Diverged(_) => Self::diverged(call, Some(cause.culprit.0), Views::default(), text),
             why => Self::peer_failed(call, cause.culprit.0, Reason::from(why), text),
         }
     }

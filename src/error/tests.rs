@@ -43,6 +43,10 @@ fn fields_are_found_whatever_the_variant() {
     let error = Error::deadline(call(), vec![1, 4], Duration::from_secs(9), "text");
     assert_eq!((error.missing(), error.after()), (&[1, 4][..], Some(Duration::from_secs(9))));
     assert_eq!(error.to_string(), "deadline: text");
+    let [goes_on, ended] = [Error::mismatch, Error::diverged]
+        .map(|new| new(call(), Some(1), Views::default(), "text".to_owned()));
+    assert_eq!((goes_on.rank(), goes_on.reason()), (Some(1), None));
+    assert_eq!((ended.rank(), ended.reason()), (Some(1), Some(Reason::Diverged)));
     let error = Error::closed("text").within(Collective::AllGatherV);
     assert_eq!(error.to_string(), "the group is closed: all-gather-v: text");
     let error = Error::accelerator_under(call(), "text");

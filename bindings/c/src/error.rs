@@ -126,7 +126,8 @@ pub struct ErrorInfo {
     pub status: Status,
     /// The rank that is to blame; -1 if there is none, or it is not known.
     pub rank: i32,
-    /// What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none.
+    /// What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none. With SHOUTER_ERROR_MISMATCH it is
+    /// SHOUTER_REASON_DIVERGED where the group has ended, and 0 where it goes on.
     pub reason: i32,
     /// The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_WINDOW; 0 if it is none of these.
     pub operation: i32,
