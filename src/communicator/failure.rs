@@ -79,11 +79,11 @@ impl Outcomes {
                 "{view} at step {step} was given up: another rank runs another operation; run the same operations in the same \
                  order on every rank"
             );
-            return Error::mismatch(call, None, Views::default(), text);
+            return Error::diverged(call, None, Views::default(), text);
         };
         let divergence = divergence.seen_with(Some(own));
         let text = format!("{view} at step {step} was given up: {}", self.divergence_text(&divergence));
-        Error::mismatch(call, Some(divergence.rank.0), self.views(&divergence), text)
+        Error::diverged(call, Some(divergence.rank.0), self.views(&divergence), text)
     }
 
     /// The group has ended under a small operation.
@@ -172,7 +172,7 @@ impl Outcomes {
             Some(divergence) => (self.views(divergence), self.divergence_text(divergence)),
             None => (Views::default(), cause.to_string()),
         };
-        Error::mismatch(call, Some(cause.culprit.0), views, format!("{what}: {why}"))
+        Error::diverged(call, Some(cause.culprit.0), views, format!("{what}: {why}"))
     }
 
     /// Why an operation that had been started has failed. Of one tensor of a bucket the text names all.
@@ -200,7 +200,7 @@ impl Outcomes {
                     if let (Some(divergence), None) = (found, in_use_by) {
                         text = format!("{subject} was given up: {}", self.divergence_text(divergence));
                     }
-                    Error::mismatch(call, Some(end.culprit.0), views, text)
+                    Error::diverged(call, Some(end.culprit.0), views, text)
                 }
                 why => Error::peer_failed(call, end.culprit.0, why.into(), text),
             },
@@ -224,11 +224,11 @@ impl Outcomes {
     /// Why a send or receive was not started.
     #[cold]
     pub(super) fn post_error(&self, error: PostError, operation: Operation, step: u64) -> Error {
-        match error {
-            PostError::Earlier(error) => self.transfer_error(&error, step),
+        match &error {
+            PostError::Earlier(why) => self.transfer_error_saying(why, error.to_string(), step),
             PostError::Aborted(cause) => {
                 let what = if operation == Operation::Send { "a send" } else { "a receive" };
-                Error::closed_by(&cause, format!("{what} was not started: {cause}"))
+                Error::closed_by(cause, format!("{what} was not started: {cause}"))
             }
             error => Error::Argument(error.to_string()),
         }
@@ -237,11 +237,15 @@ impl Outcomes {
     /// Why a send or receive has failed.
     #[cold]
     pub(super) fn transfer_error(&self, error: &TransferError, step: u64) -> Error {
+        self.transfer_error_saying(error, error.to_string(), step)
+    }
+
+    fn transfer_error_saying(&self, error: &TransferError, text: String, step: u64) -> Error {
         let operation = match error.subject().direction {
             Direction::Send => Operation::Send,
             Direction::Receive => Operation::Receive,
         };
-        let (call, text) = (Call { operation, tensor: None, step }, error.to_string());
+        let call = Call { operation, tensor: None, step };
         match error {
             TransferError::Mismatch { subject, peer, dtype, count } => {
                 let views = Views {

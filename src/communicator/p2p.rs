@@ -101,7 +101,8 @@ impl Status {
 
 impl Group {
     /// Sends `data` to rank `to`, and returns when `data` may be changed: a small message may wait there for its receive then. A later
-    /// failure of such a message (a receive too short for it; none before the deadline) is the error of the next send to that rank.
+    /// failure of such a message (a receive too short for it; none before the deadline) is the error of the next send to that rank, which its
+    /// text says; that next one has sent nothing then.
     ///
     /// Messages from one rank to another are received in the order in which they were sent, as far as tags let a receive choose. A rank
     /// may send to itself. `data` that a receive has to ask for (more than 16 KiB, or more than there is room for) stays here until then: where two ranks

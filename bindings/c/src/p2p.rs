@@ -67,7 +67,8 @@ pub struct ExchangeEntry {
 }
 
 /// Sends `count` elements at `data` to rank `to`, and returns when they may be changed. A small message may wait there for its receive
-/// then; what becomes of it later (a receive too short for it, none before the deadline) the next send to that rank says.
+/// then; what becomes of it later (a receive too short for it, none before the deadline) is the error of the next send to that rank, which
+/// its text says; that next one has sent nothing then.
 ///
 /// This and the following functions: only sender and receiver take part, and collectives are not disturbed. Messages from one rank to
 /// another with one tag are received in the order in which they were sent. A rank may send to itself. A message of more than 16 KiB, or more
@@ -150,7 +151,7 @@ pub unsafe extern "C" fn shouter_probe(
     message: *mut Message,
 ) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let group = unsafe { group(shouter) }?;
         if found.is_null() || message.is_null() {
             return Err(null("found, or message,"));

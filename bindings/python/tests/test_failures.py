@@ -121,6 +121,43 @@ def test_bad_input(job: Job) -> None:
     )
 
 
+def test_a_send_that_failed_after_it_returned_is_the_error_of_the_next(job: Job) -> None:
+    job(
+        2,
+        """
+g = shouter.init()
+ones = np.ones(5, "f4")
+if g.rank == 0:
+    g.send(ones, 1)
+else:
+    try:
+        g.recv(np.zeros(3, "f4"), 0)
+        raise AssertionError("it has no room for the message")
+    except Mismatch as why:
+        assert (why.rank, why.reason) == (0, None), vars(why)
+g.barrier()
+if g.rank == 0:
+    try:
+        g.send(2 * ones[:3], 1)
+        raise AssertionError("the send before has failed")
+    except Mismatch as why:
+        assert (why.rank, why.reason) == (1, None), vars(why)
+        assert "an earlier send to this rank has failed" in str(why) and "This send was not started: call it again" in str(why), why
+    g.send(3 * ones[:3], 1)
+else:
+    x = np.zeros(3, "f4")
+    g.recv(x, 0)
+    assert (x == 3).all(), x
+try:
+    g.allreduce(np.ones(3 + g.rank, "f4"))
+    raise AssertionError("sizes differ")
+except Mismatch as why:
+    assert (why.rank, why.reason) == (1 - g.rank, "diverged"), vars(why)
+shouter.abort()
+""",
+    )
+
+
 def test_another_thread_ends_a_call_that_waits(job: Job) -> None:
     job(
         2,

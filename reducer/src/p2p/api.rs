@@ -253,7 +253,9 @@ pub enum PostError {
         dtype: DType,
     },
     /// An earlier send to this rank, which had ended when its elements were copied, has failed since. Nothing was started: start again.
-    #[error("an earlier send has failed after it had ended: {0}")]
+    #[error(
+        "an earlier send to this rank has failed after it had returned: {0}. This send was not started: call it again"
+    )]
     Earlier(Box<TransferError>),
     /// The group is over.
     #[error("the group has ended: {0}")]
