@@ -354,12 +354,19 @@ impl Builder {
         Ok(Self { environment, layers, lists: None, through_store: false })
     }
 
-    /// Sets a key, over the file and the environment. The value is written as in an environment variable.
+    /// Sets a key, over the file and the environment. The value is written as in an environment variable; as there, an empty one is none.
     ///
     /// # Errors
-    /// [`ConfigError`] for a key that there is not; values are checked by [`Builder::build`].
+    /// [`ConfigError`] for a key that there is not, and for a time in the file or the environment that cannot be used, though this one is in
+    /// its place; other values are checked by [`Builder::build`].
     pub fn set(mut self, key: &str, value: &str) -> Result<Self, ConfigError> {
+        if keys::KEYS.iter().any(|spec| spec.name == key && spec.allowed == keys::DURATION) {
+            value::duration(&self.layers, key)?;
+        }
         self.layers.set(key, layers::parse_text(key, value, &Source::Call), Source::Call)?;
+        if value.is_empty() {
+            self.layers.remove(key);
+        }
         Ok(self)
     }
 

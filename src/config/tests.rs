@@ -50,6 +50,27 @@ fn what_is_given_nowhere_has_a_default() {
     assert_eq!((config.dpdk_memory_mb, config.hugepages, config.mtu), (512, Hugepages::Auto, None));
 }
 
+/// A program that sets a key hides neither a mistake in a time nor keeps what it wants away.
+#[test]
+fn a_call_replaces_what_was_given() {
+    let set = |given: &[(&str, &str)], key, value| {
+        let builder = Builder::from_environment(given.iter().copied().collect()).unwrap().set(key, value)?;
+        builder.set("rank", "0")?.set("size", "1")?.build()
+    };
+    says(
+        set(&[("SHOUTER_DEADLINE", "-1")], "deadline", "9s"),
+        &["environment variable SHOUTER_DEADLINE", "`deadline` cannot be", "-1", "above zero"],
+    );
+    assert_eq!(
+        set(&[("SHOUTER_DEADLINE", "1s")], "deadline", "9s").unwrap().deadline,
+        Duration::from_secs(9)
+    );
+    let metrics = [("SHOUTER_METRICS", "127.0.0.1:9400")];
+    assert!(set(&metrics, "channel_num", "1").unwrap().metrics.is_some());
+    assert!(set(&metrics, "metrics", "").unwrap().metrics.is_none());
+    says(set(&[], "metric", ""), &["no key `metric`"]);
+}
+
 #[test]
 fn torchrun_is_understood_and_its_port_is_left_alone() {
     let torchrun = [

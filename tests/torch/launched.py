@@ -224,6 +224,32 @@ def no_launcher(_: str) -> None:
             raise AssertionError(f"a rank with {given} has joined something")
 
 
+def wrong_settings(program: str) -> None:
+    """Each is named, also a time in whose place `timeout=` is; how to start ranks is not what they lack."""
+    needs(program)
+    for name, value in (("CHANNEL_NUM", "abc"), ("DEADLINE", "-1"), ("RENDEZVOUS_DEADLINE", "soon")):
+        try:
+            start(program, "run", "-n", "2", "--", sys.executable, str(HERE), "--rank", "shouter", **{f"SHOUTER_{name}": value})
+        except AssertionError as why:
+            assert f"SHOUTER_{name}: `{name.lower()}` cannot be" in str(why) and "MASTER_ADDR" not in str(why), why
+        else:
+            raise AssertionError(f"{name}={value} was taken")
+
+
+def figures_of_the_job_alone(program: str) -> None:
+    """The job in which the ranks meet shows no counters, and says nothing of a folder that is not there."""
+    needs(program)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        # The first of two ports below those that the kernel gives away.
+        port = 10_000 + free.getsockname()[1] % 10_000
+    words = (program, "run", "-n", "2", "--", sys.executable, str(HERE), "--rank", "gloo")
+    environment = environment_of(SHOUTER_METRICS=f"127.0.0.1:{port}", SHOUTER_DUMP_FOLDER="/nowhere", SHOUTER_LOG="info")
+    ended = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150, check=False)
+    said = ended.stdout + ended.stderr
+    assert ended.returncode == 0 and said.count("gloo: rank") == 2, said
+    assert "/nowhere" not in said and str(port) not in said, said
+
+
 def main() -> None:
     program = sys.argv[1] if len(sys.argv) > 1 else "shouter"
     checks: list[Callable[[str], None]] = [
@@ -236,6 +262,8 @@ def main() -> None:
         a_rank_that_dies_while_it_meets,
         check_of_the_hosts,
         no_launcher,
+        wrong_settings,
+        figures_of_the_job_alone,
     ]
     passed = failed = skipped = 0
     for check in checks:

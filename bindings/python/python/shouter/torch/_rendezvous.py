@@ -53,11 +53,14 @@ def _meets_by_settings() -> bool:
 def meet(timeout: timedelta = _HALF_AN_HOUR, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
     """The store, this rank and the number of ranks, under any launcher that `shouter.init` knows."""
     seconds = seconds_of(timeout)
-    # This job carries one number: it needs no NIC, no cores, no figures and no records.
-    settings = [("transport", "kernel"), ("mode", "caller"), ("measure_costs", "off"), ("timeline", "")]
+    # This job carries one number: it needs no NIC, no cores, no figures and no records, and what the user asked to see is of the job behind it.
+    settings = [("transport", "kernel"), ("mode", "caller"), ("measure_costs", "off")]
+    settings += [(key, "") for key in ("timeline", "metrics", "dump_folder")]
     try:
         core = _core.join([*settings, ("deadline", seconds), ("rendezvous_deadline", seconds)])
     except ConfigError as why:
+        if " missing: " not in str(why):
+            raise
         raise ConfigError(
             f"{why}. For PyTorch, start the ranks by torchrun, `python -m shouter run`, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
             "MASTER_PORT"
