@@ -26,7 +26,7 @@ pub unsafe extern "C" fn shouter_allreduce(
     op: Op,
 ) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let group = unsafe { group(shouter) }?;
         let (dtype, op) = (types::dtype(dtype)?, types::op(op)?);
         let data = buffer(data, count, dtype)?;
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn shouter_allreduce_cuda(
     stream: *mut c_void,
 ) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let group = unsafe { group(shouter) }?;
         let (dtype, op) = (types::dtype(dtype)?, types::op(op)?);
         let data = buffer(data, count, dtype)?;
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn shouter_register(
     ids: *mut u32,
 ) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let group = unsafe { group(shouter) }?;
         if n == 0 || tensors.is_null() || ids.is_null() {
             return Err(Error::Argument("tensors or ids is NULL, or n is 0".into()));
@@ -161,7 +161,7 @@ unsafe fn counts(
 /// Waits until every rank has called it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_barrier(shouter: *const Shouter) -> Status {
-    // SAFETY: NULL or live, as the module demands of its callers.
+    // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
     guard(|| unsafe { group(shouter) }?.barrier())
 }
 
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn shouter_barrier(shouter: *const Shouter) -> Status {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_set_step(shouter: *const Shouter, step: u64) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         unsafe { group(shouter) }?.set_step(step);
         Ok(())
     })
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn shouter_set_step(shouter: *const Shouter, step: u64) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_set_label(shouter: *const Shouter, label: *const c_char) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let group = unsafe { group(shouter) }?;
         // SAFETY: not NULL; the caller promises a string.
         let label = if label.is_null() { "" } else { unsafe { text(label, "label") }? };

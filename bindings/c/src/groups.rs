@@ -89,7 +89,7 @@ fn deadline_of(milliseconds: i64, other: &str) -> Result<Duration, Error> {
 /// Makes groups of the ranks with the same color.
 ///
 /// # Safety
-/// `shouter` is NULL or live, and `out` NULL or valid for a write.
+/// No other thread finalises `shouter` meanwhile; `out` is NULL or valid for a write.
 unsafe fn split(
     shouter: *const Shouter,
     color: i64,
@@ -97,7 +97,7 @@ unsafe fn split(
     made: impl FnOnce(&Group, Option<u32>) -> Result<Option<Group>, Error>,
 ) -> Result<(), Error> {
     not_null(out, "out")?;
-    // SAFETY: NULL or live, as the module `handle` demands of its callers.
+    // SAFETY: no other thread finalises it meanwhile, as the module `handle` demands of its callers.
     let group = unsafe { group(shouter) }?;
     let color = match color {
         SHOUTER_NO_COLOR => None,
@@ -107,7 +107,7 @@ unsafe fn split(
     };
     match made(group, color)? {
         // SAFETY: not NULL; the caller promises room for a pointer.
-        Some(made) => unsafe { hand_out(made, out) },
+        Some(made) => unsafe { hand_out(made, out)? },
         // SAFETY: as above.
         None => unsafe { out.write(std::ptr::null_mut()) },
     }
@@ -117,7 +117,7 @@ unsafe fn split(
 /// Makes a group of the listed ranks.
 ///
 /// # Safety
-/// `shouter` is NULL or live, `ranks` NULL or valid for so many numbers, and `out` NULL or valid for a write.
+/// No other thread finalises `shouter` meanwhile; `ranks` is NULL or valid for so many numbers, and `out` NULL or valid for a write.
 unsafe fn make(
     shouter: *const Shouter,
     (ranks, n): (*const u32, usize),
@@ -127,7 +127,7 @@ unsafe fn make(
     if out.is_null() || ranks.is_null() {
         return Err(null("ranks or out"));
     }
-    // SAFETY: NULL or live, as the module `handle` demands of its callers.
+    // SAFETY: no other thread finalises it meanwhile, as the module `handle` demands of its callers.
     let group = unsafe { group(shouter) }?;
     if n > group.size() as usize {
         return Err(Error::Argument(format!("n is {n}, and the group has {} ranks", group.size())));
@@ -135,8 +135,7 @@ unsafe fn make(
     // SAFETY: not NULL; the caller promises n numbers.
     let made = made(group, unsafe { std::slice::from_raw_parts(ranks, n) })?;
     // SAFETY: not NULL; the caller promises room for a pointer.
-    unsafe { hand_out(made, out) };
-    Ok(())
+    unsafe { hand_out(made, out) }
 }
 
 /// Makes a group of the same ranks with the same numbers, whose operations have an order of their own. Every rank calls it.
@@ -144,11 +143,10 @@ unsafe fn make(
 pub unsafe extern "C" fn shouter_group_duplicate(shouter: *const Shouter, out: *mut *mut Shouter) -> Status {
     guard(|| {
         not_null(out, "out")?;
-        // SAFETY: NULL or live, as the module `handle` demands of its callers.
+        // SAFETY: no other thread finalises it meanwhile, as the module `handle` demands of its callers.
         let made = unsafe { group(shouter) }?.duplicate()?;
         // SAFETY: not NULL; the caller promises room for a pointer.
-        unsafe { hand_out(made, out) };
-        Ok(())
+        unsafe { hand_out(made, out) }
     })
 }
 
@@ -157,7 +155,7 @@ pub unsafe extern "C" fn shouter_group_duplicate(shouter: *const Shouter, out: *
 pub unsafe extern "C" fn shouter_job_rank(shouter: *const Shouter, rank: u32, out: *mut u32) -> Status {
     guard(|| {
         not_null(out, "out")?;
-        // SAFETY: NULL or live, as the module `handle` demands of its callers.
+        // SAFETY: no other thread finalises it meanwhile, as the module `handle` demands of its callers.
         let group = unsafe { group(shouter) }?;
         let found = group.job_rank(rank).ok_or_else(|| {
             Error::Argument(format!(

@@ -1,7 +1,7 @@
 //! The life of a group in C: made by `shouter_init`, queried for its shape, ended by `shouter_finalize`.
 //!
-//! C's promises about a `shouter_t *`: it is NULL or came from `shouter_init` and has not been finalised. Several
-//! threads may use it at once, except for `shouter_finalize`, which must be the last call.
+//! C's promise about a `shouter_t *`: several threads may use it at once, and none is in a call when `shouter_finalize` is called.
+//! One that is NULL, that came from elsewhere, or that has been finalised is refused.
 #![allow(unsafe_code, reason = "pointers from C, checked for NULL; the rest is the caller's promise")]
 
 use std::collections::HashMap;
@@ -15,8 +15,15 @@ use shouter::log;
 use shouter::{Config, Error, Group, Tensor};
 
 use crate::error::{Status, guard, guard_value, not_null, null};
+use crate::live::Table;
 use crate::sigpipe::SigpipeBlocked;
 use crate::types::Stats;
+
+static GROUPS: Table<Shouter> = Table::new(
+    0xA5,
+    "the shouter_t is none that shouter_init or a shouter_group_ function gave, or shouter_finalize has been called with it; use each \
+     up to its shouter_finalize",
+);
 
 /// A rank's membership in a group, and all that serves it: threads, links, memory.
 pub struct Shouter {
@@ -30,7 +37,7 @@ pub struct Shouter {
 /// The group behind a pointer from C.
 ///
 /// # Safety
-/// `shouter` is NULL or a live `Shouter` from `shouter_init` that no other thread finalises during `'a`.
+/// No other thread finalises `shouter` during `'a`.
 pub(crate) unsafe fn group<'a>(shouter: *const Shouter) -> Result<&'a Group, Error> {
     // SAFETY: the caller's promise.
     unsafe { live(shouter) }.map(|shouter| &shouter.group)
@@ -41,8 +48,9 @@ pub(crate) unsafe fn group<'a>(shouter: *const Shouter) -> Result<&'a Group, Err
 /// # Safety
 /// As for [`group`].
 pub(crate) unsafe fn live<'a>(shouter: *const Shouter) -> Result<&'a Shouter, Error> {
+    not_null(shouter, "the shouter_t")?;
     // SAFETY: the caller's promise.
-    unsafe { shouter.as_ref() }.ok_or_else(|| null("the shouter_t"))
+    unsafe { GROUPS.get(shouter) }
 }
 
 /// A string from C.
@@ -60,14 +68,13 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str
 ///
 /// # Safety
 /// `out` is valid for a write.
-pub(crate) unsafe fn hand_out(group: Group, out: *mut *mut Shouter) {
+pub(crate) unsafe fn hand_out(group: Group, out: *mut *mut Shouter) -> Result<(), Error> {
     let said: Vec<u8> = group.transport().to_string().bytes().filter(|&byte| byte != 0).collect();
     let transport = CString::new(said).unwrap_or_default();
+    let handle = GROUPS.vacancy()?.fill(Shouter { group, memory: Mutex::default(), transport });
     // SAFETY: the caller's promise.
-    unsafe {
-        let shouter = Shouter { group, memory: Mutex::default(), transport };
-        out.write(Box::into_raw(Box::new(shouter)));
-    }
+    unsafe { out.write(handle) };
+    Ok(())
 }
 
 /// Joins a group, and stores it at the address from C.
@@ -78,8 +85,7 @@ unsafe fn join(config: Config, out: *mut *mut Shouter) -> Result<(), Error> {
     let _quiet = SigpipeBlocked::new();
     let group = shouter::init(config)?;
     // SAFETY: the caller's promise.
-    unsafe { hand_out(group, out) };
-    Ok(())
+    unsafe { hand_out(group, out) }
 }
 
 /// The configuration of this process, with `path` in place of the file that SHOUTER_CONFIG names.
@@ -150,7 +156,8 @@ pub unsafe extern "C" fn shouter_init_list(
 
 /// Leaves the group together with all its other ranks, and frees everything of it. NULL is allowed and does nothing.
 ///
-/// Must be the last call on `shouter`, which ends also when this returns an error (a rank that is gone cannot leave in order).
+/// Must be the last call on `shouter`: no other may be under way, and each later one gets SHOUTER_ERROR_ARGUMENT, a second
+/// shouter_finalize too. It ends also when this returns an error (a rank that is gone cannot leave in order).
 /// Waits for this rank's operations under way, then for all ranks. Buffers of operations that were started and not waited for hold their
 /// results after it, and may be used again. Handles stay until shouter_work_free.
 #[unsafe(no_mangle)]
@@ -160,9 +167,7 @@ pub unsafe extern "C" fn shouter_finalize(shouter: *mut Shouter) -> Status {
             return Ok(());
         }
         let _quiet = SigpipeBlocked::new();
-        // SAFETY: not NULL; it came from Box::into_raw in hand_out, and the caller makes this the last use.
-        let shouter = unsafe { Box::from_raw(shouter) };
-        let Shouter { group, memory, .. } = *shouter;
+        let Shouter { group, memory, .. } = *GROUPS.take(shouter)?;
         let left = group.finalize();
         drop(memory);
         left
@@ -183,7 +188,7 @@ pub unsafe extern "C" fn shouter_alloc(
 ) -> Status {
     guard(|| {
         not_null(out, "out")?;
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers.
         let shouter = unsafe { live(shouter) }?;
         let mut tensor = shouter.group.alloc::<u8>(bytes.max(1))?;
         let address = tensor.as_mut_ptr();
@@ -201,7 +206,7 @@ pub unsafe extern "C" fn shouter_free(shouter: *const Shouter, memory: *mut c_vo
         if memory.is_null() {
             return Ok(());
         }
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers.
         let shouter = unsafe { live(shouter) }?;
         let freed = shouter.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(&memory.addr());
         freed.map(drop).ok_or_else(|| {
@@ -218,7 +223,7 @@ pub unsafe extern "C" fn shouter_free(shouter: *const Shouter, memory: *mut c_vo
 /// rdma_memory_mb or the limit of locked memory allows, which the log says once) nothing changes, and that is no error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_pin(shouter: *const Shouter, memory: *mut c_void, bytes: usize) -> Status {
-    // SAFETY: NULL or live, as the module demands of its callers; the memory's promise is the caller's.
+    // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers; the memory's promise is the caller's.
     guard(|| unsafe { group(shouter)?.pin(memory.cast(), bytes) })
 }
 
@@ -226,60 +231,60 @@ pub unsafe extern "C" fn shouter_pin(shouter: *const Shouter, memory: *mut c_voi
 /// under way in it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_unpin(shouter: *const Shouter, memory: *mut c_void) -> Status {
-    // SAFETY: NULL or live, as the module demands of its callers.
+    // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers.
     guard(|| unsafe { group(shouter) }?.unpin(memory.cast()))
 }
 
-/// This process's number in the group, from 0; 0 if `shouter` is NULL.
+/// This process's number in the group, from 0; 0 if `shouter` is NULL or finalized.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_rank(shouter: *const Shouter) -> u32 {
-    // SAFETY: NULL or live, as the module demands of its callers.
+    // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers.
     guard_value(0, || unsafe { group(shouter) }.map_or(0, Group::rank))
 }
 
-/// How many ranks the group has; 0 if `shouter` is NULL.
+/// How many ranks the group has; 0 if `shouter` is NULL or finalized.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_size(shouter: *const Shouter) -> u32 {
-    // SAFETY: NULL or live, as the module demands of its callers.
+    // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers.
     guard_value(0, || unsafe { group(shouter) }.map_or(0, Group::size))
 }
 
-/// This process's number among the ranks of its host, from 0; 0 if `shouter` is NULL.
+/// This process's number among the ranks of its host, from 0; 0 if `shouter` is NULL or finalized.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_local_rank(shouter: *const Shouter) -> u32 {
-    // SAFETY: NULL or live, as the module demands of its callers.
+    // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers.
     guard_value(0, || unsafe { group(shouter) }.map_or(0, Group::local_rank))
 }
 
-/// How many ranks this host has; 0 if `shouter` is NULL.
+/// How many ranks this host has; 0 if `shouter` is NULL or finalized.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_local_size(shouter: *const Shouter) -> u32 {
-    // SAFETY: NULL or live, as the module demands of its callers.
+    // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers.
     guard_value(0, || unsafe { group(shouter) }.map_or(0, Group::local_size))
 }
 
-/// This host's number in the group, from 0; 0 if `shouter` is NULL.
+/// This host's number in the group, from 0; 0 if `shouter` is NULL or finalized.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_node(shouter: *const Shouter) -> u32 {
-    // SAFETY: NULL or live, as the module demands of its callers.
+    // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers.
     guard_value(0, || unsafe { group(shouter) }.map_or(0, Group::node))
 }
 
-/// How many hosts the group has; 0 if `shouter` is NULL.
+/// How many hosts the group has; 0 if `shouter` is NULL or finalized.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_nodes(shouter: *const Shouter) -> u32 {
-    // SAFETY: NULL or live, as the module demands of its callers.
+    // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers.
     guard_value(0, || unsafe { group(shouter) }.map_or(0, Group::nodes))
 }
 
 /// Which channels carry the group's data on this host, and why: the first line names them, `local`, `shm`, or such as `shm+rud`;
 /// each other line is a choice, with what was passed over for which reason. Between hosts the first rank of each host knows why;
-/// SHOUTER_LOG=info says the same. The text is valid until shouter_finalize; it is empty if `shouter` is NULL.
+/// SHOUTER_LOG=info says the same. The text is valid until shouter_finalize; it is empty if `shouter` is NULL or finalized.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_transport(shouter: *const Shouter) -> *const c_char {
     guard_value(c"".as_ptr(), || {
-        // SAFETY: NULL or live, as the module demands of its callers.
-        unsafe { shouter.as_ref() }.map_or(c"".as_ptr(), |shouter| shouter.transport.as_ptr())
+        // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers.
+        unsafe { live(shouter) }.map_or(c"".as_ptr(), |shouter| shouter.transport.as_ptr())
     })
 }
 
@@ -288,7 +293,7 @@ pub unsafe extern "C" fn shouter_transport(shouter: *const Shouter) -> *const c_
 pub unsafe extern "C" fn shouter_stats(shouter: *const Shouter, out: *mut Stats) -> Status {
     guard(|| {
         not_null(out, "out")?;
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers.
         let stats = unsafe { group(shouter) }?.stats();
         // SAFETY: not NULL; the caller promises room for a shouter_stats_t.
         unsafe { out.write(stats.into()) };
@@ -301,7 +306,7 @@ pub unsafe extern "C" fn shouter_stats(shouter: *const Shouter, out: *mut Stats)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_timeline(shouter: *const Shouter, path: *const c_char) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers; the caller promises a string.
+        // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers; the caller promises a string.
         let (group, path) = unsafe { (group(shouter)?, text(path, "path")?) };
         group.write_timeline(path.as_ref())
     })
@@ -313,7 +318,7 @@ pub unsafe extern "C" fn shouter_timeline(shouter: *const Shouter, path: *const 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_abort(shouter: *const Shouter, why: *const c_char) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers; the caller promises a string.
+        // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers; the caller promises a string.
         let (group, why) = unsafe { (group(shouter)?, text(why, "why")?) };
         group.abort(why)
     })
@@ -326,7 +331,7 @@ pub unsafe extern "C" fn shouter_abort(shouter: *const Shouter, why: *const c_ch
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_dump(shouter: *const Shouter, path: *mut c_char, len: usize) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread finalises it meanwhile, as the module demands of its callers.
         let written = unsafe { group(shouter) }?.dump()?;
         if path.is_null() {
             return Ok(());

@@ -8,7 +8,7 @@
 //! [`types`] has the common types, [`error`] the statuses and the guard around every call, [`handle`] the life of a
 //! group, [`collective`] a trainer's calls, [`blocks`] the other collectives, [`uneven`] those with a count for each
 //! rank, [`groups`] groups of some ranks, [`work`] started operations ([`work::started`]: with counts, and messages),
-//! [`p2p`] messages between two ranks, [`windows`] memory that all ranks access, [`log`] the library's log.
+//! `live` the tables of handles, [`p2p`] messages between two ranks, [`windows`] memory that all ranks access, [`log`] the library's log.
 
 #![deny(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "written for C; the promise is in it, or in the module's")]
@@ -18,6 +18,7 @@ pub mod collective;
 pub mod error;
 pub mod groups;
 pub mod handle;
+mod live;
 pub mod log;
 pub mod p2p;
 mod sigpipe;

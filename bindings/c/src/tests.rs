@@ -449,6 +449,56 @@ fn null_is_refused_everywhere() {
     }
 }
 
+/// Handles that were freed, that are of the other kind, or that never were any: each call is an error, and the process goes on.
+#[test]
+fn a_handle_that_is_none_is_refused() {
+    let (shouter, folder) = solo("handles");
+    let mut data = [1f32; 4];
+    let operation = crate::work::Operation {
+        kind: SHOUTER_OPERATION_ALLREDUCE,
+        dtype: SHOUTER_F32,
+        op: SHOUTER_SUM,
+        count: data.len(),
+        input: data.as_ptr().cast(),
+        output: data.as_mut_ptr().cast(),
+        ..operation(0)
+    };
+    let refused = |status: Status, words: &str| {
+        assert_eq!(status, SHOUTER_ERROR_ARGUMENT);
+        assert!(last().contains(words), "{}", last());
+    };
+    let mut work = ptr::null_mut();
+    // SAFETY: no handle is used while it is freed, and the data outlives the group; the rest is what is tested.
+    unsafe {
+        assert_eq!(shouter_start(shouter, &operation, &mut work), SHOUTER_OK, "{}", last());
+        assert_eq!(shouter_wait(work, SHOUTER_DEFAULT_TIMEOUT), SHOUTER_OK, "{}", last());
+        for wrong in [(&raw mut data).cast::<Shouter>(), ptr::without_provenance_mut(0x10), work.cast()] {
+            refused(shouter_barrier(wrong), "none that shouter_init");
+            refused(shouter_finalize(wrong), "none that shouter_init");
+            assert_eq!((shouter_rank(wrong), shouter_size(wrong)), (0, 0));
+            assert_eq!(CStr::from_ptr(shouter_transport(wrong)), c"");
+        }
+        for wrong in [(&raw mut data).cast::<Work>(), shouter.cast()] {
+            refused(shouter_wait(wrong, 0), "none that shouter_start");
+            refused(shouter_work_free(wrong), "none that shouter_start");
+        }
+        assert_eq!(shouter_work_free(work), SHOUTER_OK);
+        refused(shouter_work_free(work), "shouter_work_free has been called");
+        refused(shouter_test(work, &mut 0), "shouter_work_free has been called");
+        refused(shouter_wait_any(&work, 1, 0, &mut 0), "shouter_work_free has been called");
+        let freed = work;
+        assert_eq!(shouter_start(shouter, &operation, &mut work), SHOUTER_OK, "{}", last());
+        refused(shouter_wait(freed, 0), "shouter_work_free has been called");
+        assert_eq!(shouter_finalize(shouter), SHOUTER_OK, "{}", last());
+        refused(shouter_finalize(shouter), "shouter_finalize has been called");
+        refused(shouter_barrier(shouter), "shouter_finalize has been called");
+        assert_eq!(shouter_size(shouter), 0);
+        assert_eq!(shouter_wait(work, SHOUTER_DEFAULT_TIMEOUT), SHOUTER_OK, "{}", last());
+        assert_eq!(shouter_work_free(work), SHOUTER_OK);
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// A group of one, from a configuration file in a folder of its own.
 fn solo(name: &str) -> (*mut Shouter, PathBuf) {
     let folder = std::env::temp_dir().join(format!("shouter-c-{name}-{}", std::process::id()));
@@ -907,6 +957,7 @@ fn an_error_names_rank_call_and_tensor_to_a_program() {
     for (number, why) in tables.iter().enumerate() {
         assert_eq!((why.status, why.operation), (SHOUTER_ERROR_MISMATCH, SHOUTER_OPERATION_REGISTER));
         assert_eq!((why.rank, why.tensor, &*in_rust(&why.tensor_name)), (1 - number as i32, 0, "layer"));
+        assert_eq!(why.reason, 0, "the group goes on");
     }
     let diverged = both(|rank, number| {
         let tensor = tensor(c"layer".as_ptr(), COUNT, SHOUTER_F32, SHOUTER_SUM);
@@ -930,6 +981,7 @@ fn an_error_names_rank_call_and_tensor_to_a_program() {
         }
     });
     let [pushed, barrier] = diverged;
+    assert_eq!([&pushed, &barrier].map(|why| why.reason), [SHOUTER_REASON_DIVERGED; 2]);
     assert_eq!((pushed.rank, pushed.operation, pushed.step), (1, SHOUTER_OPERATION_ALLREDUCE, 7));
     assert_eq!((pushed.tensor, &*in_rust(&pushed.tensor_name)), (0, "layer"));
     assert_eq!((barrier.rank, barrier.operation, barrier.tensor), (0, SHOUTER_OPERATION_BARRIER, -1));

@@ -60,7 +60,7 @@ unsafe fn run(
     root: u32,
 ) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let group = unsafe { group(shouter) }?;
         let (dtype, op) = (types::dtype(dtype)?, types::op(op)?);
         let (input, output) = (input.cast(), output.cast());

@@ -42,7 +42,7 @@ pub unsafe extern "C" fn shouter_window_create(
     window: *mut u32,
 ) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let group = unsafe { group(shouter) }?;
         not_null(window, "window")?;
         // SAFETY: the caller's promise about the memory.
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn shouter_window_compare_and_swap(
     offset: u64,
 ) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let group = unsafe { group(shouter) }?;
         if expected.is_null() || desired.is_null() || before.is_null() {
             return Err(null("expected, desired or before"));
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn shouter_window_compare_and_swap(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_window_flush(shouter: *const Shouter, window: u32, target: i64) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let group = unsafe { group(shouter) }?;
         let target = match u32::try_from(target) {
             Ok(rank) => Some(rank),
@@ -205,14 +205,14 @@ pub unsafe extern "C" fn shouter_window_flush(shouter: *const Shouter, window: u
 /// Waits until all accesses of all ranks have taken effect. Every rank calls it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_window_fence(shouter: *const Shouter, window: u32) -> Status {
-    // SAFETY: NULL or live, as the module demands of its callers.
+    // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
     guard(|| unsafe { group(shouter) }?.fence_window(window))
 }
 
 /// Ends a window, together with all ranks, when all accesses have taken effect; the memory is the caller's again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_window_free(shouter: *const Shouter, window: u32) -> Status {
-    // SAFETY: NULL or live, as the module demands of its callers.
+    // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
     guard(|| unsafe { group(shouter) }?.close_window(window))
 }
 

@@ -1,7 +1,7 @@
 //! Started operations: a descriptor starts any of them, and its handle may be queried from any thread.
 //!
-//! C's promises about a `shouter_work_t *`: it came from `shouter_start` and has not been freed. Several threads may
-//! use it at once, except for `shouter_work_free`.
+//! C's promise about a `shouter_work_t *`: several threads may use it at once, and none is in a call when `shouter_work_free` is called.
+//! One that is NULL, that came from elsewhere, or that has been freed is refused.
 #![allow(unsafe_code, reason = "pointers from C, checked for NULL; the rest is the caller's promise")]
 
 pub mod started;
@@ -15,6 +15,7 @@ use shouter::{CollectiveCall, Error, Staging, TensorId};
 
 use crate::error::{SHOUTER_OK, Status, guard, not_null, null, remember};
 use crate::handle::{Shouter, group};
+use crate::live::Table;
 use crate::types::{self, Dtype, Layout, Op};
 use started::Counted;
 
@@ -86,6 +87,11 @@ pub struct Operation {
     pub room: usize,
 }
 
+static WORKS: Table<Work> = Table::new(
+    0xDA,
+    "the shouter_work_t is none that shouter_start gave, or shouter_work_free has been called with it",
+);
+
 /// A handle of an operation that was started.
 pub struct Work(shouter::Work);
 
@@ -108,10 +114,11 @@ impl Context {
 /// The handle behind a pointer from C.
 ///
 /// # Safety
-/// `work` is NULL or live during `'a`.
+/// No other thread frees `work` during `'a`.
 unsafe fn live<'a>(work: *const Work) -> Result<&'a shouter::Work, Error> {
+    not_null(work, "the shouter_work_t")?;
     // SAFETY: the caller's promise.
-    unsafe { work.as_ref() }.map(|work| &work.0).ok_or_else(|| null("the shouter_work_t"))
+    unsafe { WORKS.get(work) }.map(|work| &work.0)
 }
 
 /// A time limit in milliseconds; `None` for the default.
@@ -152,17 +159,18 @@ pub unsafe extern "C" fn shouter_start(
     work: *mut *mut Work,
 ) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let group = unsafe { group(shouter) }?;
         if operation.is_null() || work.is_null() {
             return Err(null("operation or work"));
         }
         // SAFETY: not NULL; the rest is the caller's promise.
         let operation = unsafe { read(operation) }?;
+        let vacancy = WORKS.vacancy()?;
         // SAFETY: the caller's promise about the memory.
         let started = unsafe { start(group, &operation) }?;
         // SAFETY: not NULL; the caller promises room for a pointer.
-        unsafe { work.write(Box::into_raw(Box::new(Work(started)))) };
+        unsafe { work.write(vacancy.fill(Work(started))) };
         Ok(())
     })
 }
@@ -175,7 +183,7 @@ pub unsafe extern "C" fn shouter_start(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_run(shouter: *const Shouter, operation: *const Operation) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let group = unsafe { group(shouter) }?;
         not_null(operation, "operation")?;
         // SAFETY: not NULL; the rest is the caller's promise.
@@ -319,7 +327,7 @@ unsafe fn push_cuda(_: &shouter::Group, _: TensorId, _: *mut u8, _: u64) -> Resu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_test(work: *const Work, ended: *mut c_int) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let work = unsafe { live(work) }?;
         not_null(ended, "ended")?;
         let outcome = work.test();
@@ -335,7 +343,7 @@ pub unsafe extern "C" fn shouter_test(work: *const Work, ended: *mut c_int) -> S
 /// `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under way.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_wait(work: *const Work, timeout_ms: i64) -> Status {
-    // SAFETY: NULL or live, as the module demands of its callers.
+    // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
     guard(|| unsafe { live(work) }?.wait(timeout(timeout_ms)?))
 }
 
@@ -352,7 +360,7 @@ pub unsafe extern "C" fn shouter_wait_any(
         if works.is_null() || index.is_null() || n == 0 {
             return Err(Error::Argument("works or index is NULL, or n is 0".into()));
         }
-        // SAFETY: not NULL; the caller promises n entries, each NULL or live.
+        // SAFETY: not NULL; the caller promises n entries.
         let works = unsafe { std::slice::from_raw_parts(works, n) };
         // SAFETY: as above.
         let works: Result<Vec<_>, _> = works.iter().map(|work| unsafe { live(*work) }.cloned()).collect();
@@ -373,7 +381,7 @@ pub unsafe extern "C" fn shouter_on_done(
     context: *mut c_void,
 ) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let work = unsafe { live(work) }?;
         let callback = callback.ok_or_else(|| null("callback"))?;
         let context = Context(context);
@@ -388,16 +396,16 @@ pub unsafe extern "C" fn shouter_on_done(
     })
 }
 
-/// Frees a handle; NULL is allowed and does nothing. The operation goes on, and its memory is the group's until shouter_finalize has
+/// Frees a handle; NULL is allowed and does nothing. No other call may be under way with it, and each later one gets
+/// SHOUTER_ERROR_ARGUMENT. The operation goes on, and its memory is the group's until shouter_finalize has
 /// returned, unless another call has said that it has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_work_free(work: *mut Work) -> Status {
     guard(|| {
-        if !work.is_null() {
-            // SAFETY: it came from Box::into_raw in shouter_start, and the caller makes this the last use.
-            drop(unsafe { Box::from_raw(work) });
+        if work.is_null() {
+            return Ok(());
         }
-        Ok(())
+        WORKS.take(work).map(drop)
     })
 }
 
@@ -406,7 +414,7 @@ pub unsafe extern "C" fn shouter_work_free(work: *mut Work) -> Status {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_completion_fd(shouter: *const Shouter, fd: *mut c_int) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let group = unsafe { group(shouter) }?;
         not_null(fd, "fd")?;
         let descriptor = group.completion_fd()?.as_raw_fd();

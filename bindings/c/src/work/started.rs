@@ -109,7 +109,7 @@ pub(crate) unsafe fn start_message(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_work_message(work: *const Work, message: *mut Message) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let work = unsafe { live(work) }?;
         not_null(message, "message")?;
         let Some(first) = work.statuses().first().copied() else {
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn shouter_work_message(work: *const Work, message: *mut M
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_cancel(work: *const Work, cancelled: *mut c_int) -> Status {
     guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
+        // SAFETY: no other thread ends it meanwhile, as the modules `handle` and `work` demand of their callers.
         let work = unsafe { live(work) }?;
         not_null(cancelled, "cancelled")?;
         let done = work.cancel()?;
