@@ -84,8 +84,8 @@ impl<T: Send + Sync> Table<T> {
     /// The value of a handle.
     ///
     /// # Safety
-    /// No other thread frees the handle during `'a`.
-    pub(crate) unsafe fn get<'a>(&'a self, handle: *const T) -> Result<&'a T, Error> {
+    /// No other thread frees the handle while the value is borrowed.
+    pub(crate) unsafe fn get(&self, handle: *const T) -> Result<&T, Error> {
         let value = self.find(handle).map_or(ptr::null_mut(), |(slot, _)| slot.value.load(Ordering::Acquire));
         // SAFETY: a value stays where it is until its handle is freed, which the caller excludes.
         unsafe { value.as_ref() }.ok_or_else(|| self.unknown())
