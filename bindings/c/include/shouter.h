@@ -324,9 +324,9 @@ typedef int32_t shouter_status_t;
 /* The type of a tensor's elements: one of SHOUTER_F16 to SHOUTER_BOOL. */
 typedef int32_t shouter_dtype_t;
 
-/* How the ranks' elements become one: one of SHOUTER_SUM to SHOUTER_LXOR. */
-  /*  */
-/* Integers have SUM to BXOR, floats SUM to AVG, complex numbers SUM, PROD and AVG, and truth values LAND, LOR and LXOR; another is
+/* How the ranks' elements become one: one of SHOUTER_SUM to SHOUTER_LXOR.
+ *
+ * Integers have SUM to BXOR, floats SUM to AVG, complex numbers SUM, PROD and AVG, and truth values LAND, LOR and LXOR; another is
  * SHOUTER_ERROR_ARGUMENT. */
 typedef int32_t shouter_op_t;
 
@@ -531,9 +531,9 @@ typedef void (*shouter_done_t)(void *context, shouter_status_t status);
 extern "C" {
 #endif  /* __cplusplus */
 
-/* As shouter_allreduce, with the result at `output`: `count` elements each. Every rank may choose between this and shouter_allreduce. */
-  /*  */
-/* This and the following functions: every rank makes the same calls in the same order, with the same counts, type, operation and root;
+/* As shouter_allreduce, with the result at `output`: `count` elements each. Every rank may choose between this and shouter_allreduce.
+ *
+ * This and the following functions: every rank makes the same calls in the same order, with the same counts, type, operation and root;
  * one that differs is named in the error. Blocks lie in rank order. Input and output may be the same memory: where one has a block for
  * each rank and the other one block, that is the rank's own block of it. They may not overlap otherwise. Both must be aligned to their
  * elements; where this rank has none the pointer is not looked at. Nobody else may write the input or touch the output during the call,
@@ -619,9 +619,9 @@ shouter_status_t shouter_exscan(const struct shouter_t *shouter,
                                 shouter_dtype_t dtype,
                                 shouter_op_t op);
 
-/* Reduces `count` elements at `data` with those of all ranks, in place, and returns when the result is there. */
-  /*  */
-/* For what is not worth an entry in the tensor table: every rank calls it in the same order with the same count, type and
+/* Reduces `count` elements at `data` with those of all ranks, in place, and returns when the result is there.
+ *
+ * For what is not worth an entry in the tensor table: every rank calls it in the same order with the same count, type and
  * operation. `data` must be aligned to its elements; nobody else may touch it during the call. Waits for the group's own
  * deadline at most. After an error the content of `data` is undefined. */
 shouter_status_t shouter_allreduce(const struct shouter_t *shouter,
@@ -630,14 +630,14 @@ shouter_status_t shouter_allreduce(const struct shouter_t *shouter,
                                    shouter_dtype_t dtype,
                                    shouter_op_t op);
 
-/* As shouter_allreduce, for `count` elements in the memory of an NVIDIA GPU. */
-  /*  */
-/* `data` is a device address (cudaMalloc and its like) or one of managed memory. `stream` is the cudaStream_t or CUstream on which
+/* As shouter_allreduce, for `count` elements in the memory of an NVIDIA GPU.
+ *
+ * `data` is a device address (cudaMalloc and its like) or one of managed memory. `stream` is the cudaStream_t or CUstream on which
  * they are produced, of the same device; NULL is the default stream, and a trainer compiled for per-thread default streams
  * passes cudaStreamPerThread. The elements are read after what `stream` holds at the call; when the call returns, the result
- * is there for any stream. Nothing waits for the whole device. Ranks with tensors in host memory may take part. */
-  /*  */
-/* Nobody else touches the elements from what `stream` held on until the call returns, and the CUDA context lives until
+ * is there for any stream. Nothing waits for the whole device. Ranks with tensors in host memory may take part.
+ *
+ * Nobody else touches the elements from what `stream` held on until the call returns, and the CUDA context lives until
  * shouter_finalize has returned. A process uses one GPU, that of its first such call. SHOUTER_ERROR_ARGUMENT: memory that is not a
  * GPU's (page-locked host memory goes to shouter_allreduce), too short, or of another GPU; a stream of another device, or one that is
  * being captured into a graph. SHOUTER_ERROR_ACCELERATOR: no usable driver or GPU, one that fails, or a library built without CUDA. */
@@ -648,13 +648,13 @@ shouter_status_t shouter_allreduce_cuda(const struct shouter_t *shouter,
                                         shouter_op_t op,
                                         void *stream);
 
-/* Agrees with all ranks on the `n` tensors that each step reduces, or moves otherwise, and writes a number for each to `ids`. */
-  /*  */
-/* Every rank calls it with the same names, kinds, roots, counts (but for those of an ALLTOALLV), types and operations in the same order;
+/* Agrees with all ranks on the `n` tensors that each step reduces, or moves otherwise, and writes a number for each to `ids`.
+ *
+ * Every rank calls it with the same names, kinds, roots, counts (but for those of an ALLTOALLV), types and operations in the same order;
  * a rank that differs is named in the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
- * Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own. */
-  /*  */
-/* Where there is a count for each rank, counts are given here, on every rank, and shouter_start sends none. After SHOUTER_ERROR_MISMATCH nothing
+ * Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own.
+ *
+ * Where there is a count for each rank, counts are given here, on every rank, and shouter_start sends none. After SHOUTER_ERROR_MISMATCH nothing
  * is registered, and the group goes on. Where there is an ALLTOALLV among the tensors, the call is one of the group's operations, in
  * their order. */
 shouter_status_t shouter_register(const struct shouter_t *shouter,
@@ -677,17 +677,17 @@ shouter_status_t shouter_set_label(const struct shouter_t *shouter,
  * The text is valid until the next call of this library on the same thread. */
 const char *shouter_last_error(void);
 
-/* What is known of the calling thread's last error, copied to `*info`: which rank, why, during which call, of which tensor. */
-  /*  */
-/* ```c
+/* What is known of the calling thread's last error, copied to `*info`: which rank, why, during which call, of which tensor.
+ *
+ * ```c
  * shouter_error_info_t why;
  * why.size = sizeof why;
  * if (shouter_wait(work, SHOUTER_DEFAULT_TIMEOUT) != SHOUTER_OK
  *     && shouter_last_error_info(&why) == SHOUTER_OK && why.status == SHOUTER_ERROR_PEER_FAILED)
  *     fprintf(stderr, "without rank %d from step %llu on\n", (int)why.rank, (unsigned long long)why.step);
- * ``` */
-  /*  */
-/* `info->size` must be set before the call; at most so many bytes are written, so a program that was compiled with an earlier
+ * ```
+ *
+ * `info->size` must be set before the call; at most so many bytes are written, so a program that was compiled with an earlier
  * header gets the fields that it knows. After the call `info->size` is how many bytes of it are filled. SHOUTER_ERROR_ARGUMENT if
  * `info` is NULL or its size below that of the first two fields. This call leaves the thread's last error as it is. */
 shouter_status_t shouter_last_error_info(struct shouter_error_info_t *info);
@@ -697,9 +697,9 @@ const char *shouter_error_name(shouter_status_t status);
 
 /* Makes groups of the ranks with the same `color`, from 0 to 2^32 - 1, or SHOUTER_NO_COLOR for a rank that is in none: its `*out` is
  * NULL. Every rank of `shouter` calls it, as it would a collective. In a new group ranks are numbered by `key`, and by their
- * number in `shouter` where keys are the same. */
-  /*  */
-/* This and the following functions: a new group is used with every function that takes a shouter_t and ends with its own
+ * number in `shouter` where keys are the same.
+ *
+ * This and the following functions: a new group is used with every function that takes a shouter_t and ends with its own
  * shouter_finalize. It has its own order of operations, deadlines and end: an error in it leaves the others as they were; a rank that dies
  * ends all. Errors name ranks by their numbers in the group that was called; shouter_job_rank says which those are. A process
  * leaves the job with the last of its groups. */
@@ -738,17 +738,17 @@ shouter_status_t shouter_group_duplicate(const struct shouter_t *shouter,
 /* Writes to `*out` the number that rank `rank` of this group has in the group of shouter_init. */
 shouter_status_t shouter_job_rank(const struct shouter_t *shouter, uint32_t rank, uint32_t *out);
 
-/* Joins the group that the environment and a file describe, and waits until all its ranks are there. */
-  /*  */
-/* The environment is that of `shouter run` (SHOUTER_RANK, SHOUTER_SIZE...) or of torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
+/* Joins the group that the environment and a file describe, and waits until all its ranks are there.
+ *
+ * The environment is that of `shouter run` (SHOUTER_RANK, SHOUTER_SIZE...) or of torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
  * MASTER_ADDR, MASTER_PORT); each key of the configuration can also be given as SHOUTER_ and its name in capitals. `config_file`
  * is the path of a TOML file, or NULL for the one that SHOUTER_CONFIG names, if any. On success `*out` is the new group. */
 shouter_status_t shouter_init(const char *config_file,
                               struct shouter_t **out);
 
-/* Joins a group given as lists: rank i of `n` is at `addresses[i]`, an IP address, and `ports[i]`, a TCP port. */
-  /*  */
-/* Which of them this process is, SHOUTER_RANK or RANK says; else it is the first entry whose address is this host's and whose
+/* Joins a group given as lists: rank i of `n` is at `addresses[i]`, an IP address, and `ports[i]`, a TCP port.
+ *
+ * Which of them this process is, SHOUTER_RANK or RANK says; else it is the first entry whose address is this host's and whose
  * port is free. The ranks meet at rank 0's entry. `channel_num` is the number of connections in the channel to each peer; 10 is a
  * good choice. The rest comes from the environment, as in shouter_init. On success `*out` is the new group. */
 shouter_status_t shouter_init_list(const char *const *addresses,
@@ -757,17 +757,17 @@ shouter_status_t shouter_init_list(const char *const *addresses,
                                    uint32_t channel_num,
                                    struct shouter_t **out);
 
-/* Leaves the group together with all its other ranks, and frees everything of it. NULL is allowed and does nothing. */
-  /*  */
-/* Must be the last call on `shouter`: no other may be under way, and each later one gets SHOUTER_ERROR_ARGUMENT, a second
+/* Leaves the group together with all its other ranks, and frees everything of it. NULL is allowed and does nothing.
+ *
+ * Must be the last call on `shouter`: no other may be under way, and each later one gets SHOUTER_ERROR_ARGUMENT, a second
  * shouter_finalize too. It ends also when this returns an error (a rank that is gone cannot leave in order).
  * Waits for this rank's operations under way, then for all ranks. Buffers of operations that were started and not waited for hold their
  * results after it, and may be used again. Handles stay until shouter_work_free. */
 shouter_status_t shouter_finalize(struct shouter_t *shouter);
 
-/* Makes `bytes` of zeroed memory for tensors, aligned to a page; `*out` is its address. */
-  /*  */
-/* The other ranks of the host see it too: large tensors that lie in such memory on every rank are reduced in place where all
+/* Makes `bytes` of zeroed memory for tensors, aligned to a page; `*out` is its address.
+ *
+ * The other ranks of the host see it too: large tensors that lie in such memory on every rank are reduced in place where all
  * ranks are on one host, which is several times faster where its cores are far apart. Results do not depend on it, and ranks need not agree on who uses it. RDMA devices
  * send large tensors from it and write to it without a copy; there all of it takes memory at once, elsewhere only what is touched. A forked
  * child does not have it. It goes back with shouter_free, at the latest with shouter_finalize. */
@@ -779,9 +779,9 @@ shouter_status_t shouter_alloc(const struct shouter_t *shouter,
 shouter_status_t shouter_free(const struct shouter_t *shouter, void *memory);
 
 /* Promises that `bytes` of the caller's own memory at `memory` stay where they are until shouter_unpin or shouter_finalize has
- * returned, so that RDMA devices can send tensors of it, and write what peers send to it, without a copy. */
-  /*  */
-/* Worth it for memory that is pushed again and again; what shouter_alloc gave needs no promise. It takes a while, and the
+ * returned, so that RDMA devices can send tensors of it, and write what peers send to it, without a copy.
+ *
+ * Worth it for memory that is pushed again and again; what shouter_alloc gave needs no promise. It takes a while, and the
  * pages stay in memory from then on; a forked child does not have them. Where it is of no use (another transport, or more than
  * rdma_memory_mb or the limit of locked memory allows, which the log says once) nothing changes, and that is no error. */
 shouter_status_t shouter_pin(const struct shouter_t *shouter,
@@ -842,9 +842,9 @@ shouter_status_t shouter_dump(const struct shouter_t *shouter,
 const char *shouter_version(void);
 
 /* Sets what the library logs, and where to. Without this call it logs to standard error what SHOUTER_LOG says, from
- * shouter_init on. */
-  /*  */
-/* `filter` is a level (error, warn, info, debug, trace or off), or levels by module such as "warn,shouter::channel=debug"; NULL is
+ * shouter_init on.
+ *
+ * `filter` is a level (error, warn, info, debug, trace or off), or levels by module such as "warn,shouter::channel=debug"; NULL is
  * what SHOUTER_LOG says, and warnings if it is not set. `log` takes each line in place of standard error; NULL is standard
  * error. It is called from any thread, also from several at once and from those that drive the network: it returns soon, throws
  * nothing, and calls nothing of this library. What was set before is not called any more when this has returned.
@@ -855,9 +855,9 @@ shouter_status_t shouter_set_log(const char *filter,
 
 /* Sends `count` elements at `data` to rank `to`, and returns when they may be changed. A small message may wait there for its receive
  * then; what becomes of it later (a receive too short for it, none before the deadline) is the error of the next send to that rank, which
- * its text says; that next one has sent nothing then. */
-  /*  */
-/* This and the following functions: only sender and receiver take part, and collectives are not disturbed. Messages from one rank to
+ * its text says; that next one has sent nothing then.
+ *
+ * This and the following functions: only sender and receiver take part, and collectives are not disturbed. Messages from one rank to
  * another with one tag are received in the order in which they were sent. A rank may send to itself. A message of more than 16 KiB, or more
  * than there is room for, stays with its sender until it is received: two ranks that send each other such ones before they receive wait
  * for each other; shouter_exchange does not. Data must be aligned to its elements. The group goes on after SHOUTER_ERROR_ARGUMENT,
@@ -897,9 +897,9 @@ shouter_status_t shouter_probe(const struct shouter_t *shouter,
                                int32_t *found,
                                struct shouter_message_t *message);
 
-/* As shouter_allgather, with `counts[r]` elements of rank `r`: `input` has this rank's, `output` those of all, one block behind the other. */
-  /*  */
-/* This and the following functions: counts may be zero, and are read during the call only. One that ranks do not agree on is an error on
+/* As shouter_allgather, with `counts[r]` elements of rank `r`: `input` has this rank's, `output` those of all, one block behind the other.
+ *
+ * This and the following functions: counts may be zero, and are read during the call only. One that ranks do not agree on is an error on
  * every rank: SHOUTER_ERROR_MISMATCH names the ranks and both counts. Where only the root has the counts of all, and for
  * shouter_alltoallv, that is found before any output is written, and the group goes on; else it ends. What is said at shouter_allreduce_to
  * holds here too. */
@@ -957,9 +957,9 @@ shouter_status_t shouter_alltoallv(const struct shouter_t *shouter,
 /* Makes a window of `count` elements at `memory` of each rank, which all ranks may access from then on; `*window` is its number. Every rank
  * calls it, as it would a collective, with one dtype and as many elements as it likes. The memory must be aligned to its elements and
  * stay where it is until shouter_window_free or shouter_finalize has returned; meanwhile this process may touch what no access is under
- * way to: after shouter_window_fence, say. Its bytes belong to one open window at a time. */
-  /*  */
-/* This and the following functions: windows are of one group, and number its ranks as it does. An access names the rank `target` and the first element
+ * way to: after shouter_window_fence, say. Its bytes belong to one open window at a time.
+ *
+ * This and the following functions: windows are of one group, and number its ranks as it does. An access names the rank `target` and the first element
  * `offset` of its part. Those of one rank to one target take effect in the order in which they were made, reads among them; each element is
  * accessed atomically. Where the target's memory is of shouter_alloc, with elements of up to 8 bytes, ranks of its host access it by themselves,
  * within the call. Other accesses are served by the target whenever its group is driven: all the time with mode=dedicated, else within calls, and by a
@@ -1037,34 +1037,34 @@ shouter_status_t shouter_window_fence(const struct shouter_t *shouter, uint32_t 
 /* Ends a window, together with all ranks, when all accesses have taken effect; the memory is the caller's again. */
 shouter_status_t shouter_window_free(const struct shouter_t *shouter, uint32_t window);
 
-/* Starts an operation and returns at once; `*work` is its handle, which shouter_work_free frees. */
-  /*  */
-/* Every rank makes its calls in the same order, blocking ones among them; where all ranks are on one host, small operations that one rank
+/* Starts an operation and returns at once; `*work` is its handle, which shouter_work_free frees.
+ *
+ * Every rank makes its calls in the same order, blocking ones among them; where all ranks are on one host, small operations that one rank
  * starts all must start (with a rank that calls the blocking function instead, all get SHOUTER_ERROR_MISMATCH). Until the operation
  * has ended, as shouter_test, shouter_wait, shouter_wait_any or a callback says, or shouter_finalize has returned, its memory
- * must stay where it is, nobody may touch the output, and nobody may write the input. */
-  /*  */
-/* Where fuse_below is set, a registered tensor below it is held until the others of its bucket were pushed or what is held is flushed. It is
+ * must stay where it is, nobody may touch the output, and nobody may write the input.
+ *
+ * Where fuse_below is set, a registered tensor below it is held until the others of its bucket were pushed or what is held is flushed. It is
  * flushed by the first shouter_wait or shouter_wait_any for a tensor that is held, a second start of one, shouter_barrier and
- * shouter_finalize. All that is held goes by itself then. So ranks wait for such tensors in the same order among their starts. */
-  /*  */
-/* Collectives with a count for each rank are as shouter_allgatherv and the functions behind it. Those whose counts not every rank knows (GATHERV,
+ * shouter_finalize. All that is held goes by itself then. So ranks wait for such tensors in the same order among their starts.
+ *
+ * Collectives with a count for each rank are as shouter_allgatherv and the functions behind it. Those whose counts not every rank knows (GATHERV,
  * SCATTERV, ALLTOALLV) hold up what this rank starts behind them until all ranks have started them; counts that differ are the operation's
- * status. */
-  /*  */
-/* Messages are as shouter_send, shouter_recv and shouter_exchange. They are outside the order of the collectives, and however ranks order theirs they
- * cannot wait for each other for ever. shouter_work_message says what has come. */
-  /*  */
-/* SHOUTER_ERROR_ARGUMENT: see the blocking functions. SHOUTER_ERROR_WOULD_BLOCK: more than 1,000 operations are under way, and none
+ * status.
+ *
+ * Messages are as shouter_send, shouter_recv and shouter_exchange. They are outside the order of the collectives, and however ranks order theirs they
+ * cannot wait for each other for ever. shouter_work_message says what has come.
+ *
+ * SHOUTER_ERROR_ARGUMENT: see the blocking functions. SHOUTER_ERROR_WOULD_BLOCK: more than 1,000 operations are under way, and none
  * has ended within a second. Nothing was started then. */
 shouter_status_t shouter_start(const struct shouter_t *shouter,
                                const struct shouter_operation_t *operation,
                                struct shouter_work_t **work);
 
 /* Runs an operation and waits for it: what the blocking function of its kind does, and ranks may use either; with a factor
- * and layouts, where the descriptor has them. Not for SHOUTER_OPERATION_OF_TENSOR. */
-  /*  */
-/* SHOUTER_ERROR_ARGUMENT: see the blocking functions; a factor of what is no sum, or of a type without factors; a layout with
+ * and layouts, where the descriptor has them. Not for SHOUTER_OPERATION_OF_TENSOR.
+ *
+ * SHOUTER_ERROR_ARGUMENT: see the blocking functions; a factor of what is no sum, or of a type without factors; a layout with
  * blocks of nothing, with blocks that overlap, that does not fit in memory, or that has another number of elements than the operation. */
 shouter_status_t shouter_run(const struct shouter_t *shouter,
                              const struct shouter_operation_t *operation);
@@ -1076,9 +1076,9 @@ shouter_status_t shouter_test(const struct shouter_work_t *work,
                               int *ended);
 
 /* Waits until an operation has ended, and its memory is the caller's again; the status is the operation's, each time.
- * For a tensor that is held for others of its bucket it flushes what is held (see shouter_start). */
-  /*  */
-/* `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under way. */
+ * For a tensor that is held for others of its bucket it flushes what is held (see shouter_start).
+ *
+ * `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under way. */
 shouter_status_t shouter_wait(const struct shouter_work_t *work,
                               int64_t timeout_ms);
 
