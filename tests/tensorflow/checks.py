@@ -484,9 +484,12 @@ def a_name_of_one_rank() -> None:
     shouter.init(deadline="3s")
     rank, raised = shouter.rank(), []
 
+    def lonely_call() -> Any:
+        return st.all_reduce(tf.ones(3), name="lonely")
+
     def lonely() -> None:
         try:
-            st.all_reduce(tf.ones(3), name="lonely")
+            lonely_call()
         except tf.errors.DeadlineExceededError as why:
             raised.append(str(why))
 
@@ -500,6 +503,39 @@ def a_name_of_one_rank() -> None:
     if rank == 0:
         thread.join()
         assert len(raised) == 1 and "'lonely'" in raised[0] and "not submitted by rank 1 " in raised[0], raised
+    else:
+        refused(lonely_call, "'lonely': not submitted by rank 1 ", error=tf.errors.DeadlineExceededError)
+    for use in range(3):
+        same(st.all_reduce(tf.fill(3, use), name="lonely used again"), np.full(3, 2 * use))
+        same(lonely_call(), np.full(3, 2))
+
+    # A function's run that one rank is late with, each in turn, is one use of all its names.
+    @tf.function
+    def together(x: Any) -> Any:
+        return tf.stack([st.all_reduce(x + at, name=f"together {at}") for at in range(8)])
+
+    for culprit in range(2):
+        failed: list[Exception] = []
+
+        def waits(failed: list[Exception] = failed) -> None:
+            try:
+                together(tf.constant(1.0))
+            except tf.errors.DeadlineExceededError as why:
+                failed.append(why)
+
+        thread = threading.Thread(target=waits)
+        if rank != culprit:
+            thread.start()
+        begun, on = time.monotonic(), True
+        while on:
+            on = bool(st.all_reduce(tf.constant(int(time.monotonic() - begun < 5)), "min").numpy())
+        if rank != culprit:
+            thread.join()
+        else:
+            waits()
+        assert len(failed) == 1 and f"not submitted by rank {culprit} " in str(failed[0]), failed
+        for use in range(3):
+            same(together(tf.constant(float(use))), 2.0 * (use + np.arange(8)))
     same(st.all_reduce(tf.ones(3)), np.full(3, 2))
     # The other rank submits nothing at all.
     if rank == 0:

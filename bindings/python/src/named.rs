@@ -7,8 +7,11 @@
 //! while nothing is submitted. Names that are new to the table are exchanged first, and are appended in the order of ranks, so the table is the
 //! same everywhere. The group must have no other operations: the order of these is the table's.
 //!
+//! What is not met within the deadline fails where it was submitted. The ranks that had not submitted it note that, and each has the same error from its own use of
+//! the name, so the next uses meet ([`missed`]). With an operation of a function's run, the whole run fails: what else of it waits, and what it submits later.
+//!
 //! What a rank refuses begins no round, for others may never submit it. It takes part in those that operations begin, and where all ranks have met
-//! it, the others' operation fails; what is not met within the deadline is withdrawn. A rank that has joined
+//! it, the others' operation fails; a refusal that is not met within the deadline is withdrawn. A rank that has joined
 //! takes part in every round, and changes none of its bits. Only where a round's flags say that there is either, the ranks tell each other
 //! about what they have met before they start it.
 //!
@@ -21,6 +24,7 @@
 )]
 
 mod meeting;
+mod missed;
 mod rounds;
 mod state;
 mod table;
@@ -75,6 +79,8 @@ pub(crate) struct Request {
     is_fixed: bool,
     /// Whether the submitting thread then waits for the operation's end, and for nothing else.
     is_awaited: bool,
+    /// Tells a run of a function from all others of the process; of no meaning where the thread waits.
+    run: i64,
     input: *const u8,
     input_bytes: usize,
     output: *mut u8,
@@ -103,8 +109,8 @@ unsafe extern "C" fn submit(group: i64, request: *const Request, done: Done, con
     let refused = match (named, submission) {
         (Err(why), _) => why,
         (_, Err(why)) => Failure::of(&why, ""),
-        (Ok(named), Ok(Read { name, view, call, about })) => {
-            named.submit(name, view, Operation { call, about, end }, is_awaited);
+        (Ok(named), Ok(Read { name, view, call, about, run })) => {
+            named.submit(name, view, Operation { call, about, end, run }, is_awaited);
             return;
         }
     };
@@ -140,6 +146,7 @@ struct Read {
     view: String,
     call: Call,
     about: String,
+    run: Option<i64>,
 }
 
 /// A request's name, what it is for people and for ranks without data, and the library's call.
@@ -180,7 +187,8 @@ unsafe fn read(request: &Request) -> Result<Read, Error> {
         false => UNNAMED.to_owned(),
     };
     let call = Call { kind, input, output, dtype, op, root, factor: None, counts, stream: None };
-    Ok(Read { name: name.to_owned(), view, call, about })
+    let run = (!request.is_awaited).then_some(request.run);
+    Ok(Read { name: name.to_owned(), view, call, about, run })
 }
 
 /// Puts names that `shouter.tensorflow` has made into the table in this order when its ranks next agree.
@@ -360,8 +368,15 @@ impl Named {
         let turn = Turn { own: Some(operation.end.kernel()), until: (!is_awaited).then(|| since + PATIENCE) };
         let submitted = Submitted { name, view, since, what: What::Operation(operation) };
         let mut state = lock(&self.state);
-        if let Some(why) = state.refusal(&submitted, (self.rank, self.size)) {
-            state.refuse(&submitted.name, &why.text);
+        let refused = match state.failed_before(&submitted) {
+            // The others have failed with it before.
+            Some(why) => Some(why),
+            None => state.refusal(&submitted, (self.rank, self.size)).inspect(|why| {
+                state.refuse(&submitted.name, &why.text);
+                state.missed.fail(submitted.run(), why);
+            }),
+        };
+        if let Some(why) = refused {
             drop(state);
             self.wake.notify_one();
             if let What::Operation(operation) = submitted.what {

@@ -7,6 +7,7 @@ from conftest import Job
 # Calls that TensorFlow's kernels make, as bindings/python/src/named.rs has them.
 SUBMITS = """
 import ctypes
+import itertools
 import resource
 import threading
 from shouter import _core
@@ -14,7 +15,7 @@ from shouter import _core
 class Request(ctypes.Structure):
     _fields_ = [
         ("name", ctypes.c_char_p), ("kind", ctypes.c_char_p), ("op", ctypes.c_char_p), ("dtype", ctypes.c_char_p), ("root", ctypes.c_uint32),
-        ("is_fixed", ctypes.c_bool), ("is_awaited", ctypes.c_bool), ("input", ctypes.c_void_p), ("input_bytes", ctypes.c_size_t),
+        ("is_fixed", ctypes.c_bool), ("is_awaited", ctypes.c_bool), ("run", ctypes.c_int64), ("input", ctypes.c_void_p), ("input_bytes", ctypes.c_size_t),
         ("output", ctypes.c_void_p), ("output_bytes", ctypes.c_size_t), ("given", ctypes.c_void_p), ("given_count", ctypes.c_size_t),
         ("taken", ctypes.c_void_p), ("taken_count", ctypes.c_size_t),
     ]
@@ -32,17 +33,36 @@ def done(context, code, text):
         errors.append(text.decode())
     ended.release()
 
-def reduce(names):
-    # All at the same time; each is an all-reduce of one number.
-    values = (ctypes.c_float * len(names))(*[1.0] * len(names))
+runs, kept = itertools.count(), []
+
+def start(names, value=1.0, is_awaited=False, count=1):
+    # One run of a function: all at the same time; each is an all-reduce of one number.
+    values, run = (ctypes.c_float * (count * len(names)))(*[value] * (count * len(names))), next(runs)
+    # Until its operations have ended.
+    kept[:] = [*kept[-2:], values]
     for at, name in enumerate(names):
-        place = ctypes.addressof(values) + 4 * at
-        request = Request(name.encode(), b"all-reduce", b"sum", b"float32", 0, True, False, place, 4, place, 4)
+        place = ctypes.addressof(values) + 4 * count * at
+        request = Request(
+            name.encode(), b"all-reduce", b"sum", b"float32", 0, True, is_awaited, run, place, 4 * count, place, 4 * count
+        )
         submit(number, ctypes.byref(request), done, at + 1)
+    return values
+
+def end(names):
     for _ in names:
-        ended.acquire()
+        assert ended.acquire(timeout=20), "an operation's end is not told"
+
+def reduce(names, value=1.0, is_awaited=False):
+    values = start(names, value, is_awaited)
+    end(names)
     assert not errors, errors[:3]
-    assert list(values) == [shouter.size()] * len(names), list(values)
+    assert list(values) == [value * shouter.size()] * len(names), list(values)
+
+def fails(names, why, is_awaited=False):
+    start(names, is_awaited=is_awaited)
+    end(names)
+    assert len(errors) == len(names) and all(why in error for error in errors), (why, errors)
+    errors.clear()
 
 def used(call):
     # The operations of the library and their bytes.
@@ -113,7 +133,7 @@ values = (ctypes.c_float * len(names))()
 while not errors:
     for at, name in enumerate(names):
         place = ctypes.addressof(values) + 4 * at
-        request = Request(name, b"all-reduce", b"sum", b"float32", 0, True, False, place, 4, place, 4)
+        request = Request(name, b"all-reduce", b"sum", b"float32", 0, True, False, next(runs), place, 4, place, 4)
         submit(number, ctypes.byref(request), done, at + 1)
     for _ in names:
         assert ended.acquire(timeout=20), "an operation's end is not told"
@@ -146,15 +166,104 @@ reduce(["nobody else's"])
 if shouter.rank() == 0:
     _core.named_refuse(number, "refused here", "for a test")
 else:
-    try:
-        reduce(["refused here"])
-    except AssertionError:
-        assert "'refused here': rank 0 refuses its part: for a test" in errors[0], errors
-        errors.clear()
-    else:
-        raise SystemExit("nothing was told")
+    fails(["refused here"], "'refused here': rank 0 refuses its part: for a test")
 reduce(["behind it"])
 shouter.close()
 """,
         SHOUTER_DEADLINE="1s",
+    )
+
+
+def test_a_name_that_some_ranks_submit_late_fails_there_too_and_meets_again(job: Job) -> None:
+    job(
+        3,
+        SUBMITS
+        + """
+me, size = shouter.rank(), shouter.size()
+for culprit in range(size):
+    others = ", ".join(str(rank) for rank in range(size) if rank != culprit)
+    for is_awaited in (True, False):
+        reduce([f"before {culprit}"])
+        # All wait for something that others do not submit, and go on when that has failed. The second time is one more use.
+        for _ in range(2):
+            if me == culprit:
+                fails([f"alone {culprit}"], f"not submitted by ranks {others} within 1s", is_awaited)
+            else:
+                fails([f"late {culprit}"], f"not submitted by rank {culprit} within 1s", is_awaited)
+        for _ in range(2):
+            if me == culprit:
+                fails([f"late {culprit}"], f"'late {culprit}': not submitted by rank {culprit} within 1s", is_awaited)
+            else:
+                fails([f"alone {culprit}"], f"'alone {culprit}': not submitted by ranks {others} within 1s", is_awaited)
+        for use in range(3):
+            reduce([f"alone {culprit}", f"late {culprit}"], float(use), is_awaited)
+shouter.close()
+""",
+        SHOUTER_DEADLINE="1s",
+    )
+
+
+def test_a_run_that_fails_is_one_use_of_all_its_names(job: Job) -> None:
+    job(
+        3,
+        SUBMITS
+        + """
+me, size = shouter.rank(), shouter.size()
+names = [f"gradient {at}" for at in range(10)]
+reduce(names)
+for culprit in range(size):
+    # How much of its run the rank that is late submits before its executor stops.
+    for left in (1, 4, 10):
+        if me == culprit:
+            fails(["alone"], "not submitted by ranks")
+            fails(names[10 - left :], f"not submitted by rank {culprit} within 1s")
+        else:
+            fails(names, f"not submitted by rank {culprit} within 1s")
+            fails(["alone"], "'alone': not submitted by ranks")
+        for use in range(3):
+            reduce(names, float(use))
+    # What one rank refuses ends the others' run at once, what they wait for included.
+    if me == culprit:
+        _core.named_refuse(number, names[0], "for a test")
+        reduce(["of others"])
+        # The others' executors stop when all have been told.
+        reduce(["when told"])
+    else:
+        start(names)
+        start(["of others"])
+        start(["when told"])
+        end([*names, "of others", "when told"])
+        assert len(errors) == len(names) and all(f"rank {culprit} refuses its part: for a test" in error for error in errors), errors
+        vain = [error for error in errors if "the run of its function has failed" in error]
+        assert len(vain) == len(names) - 1, errors
+        errors.clear()
+    for use in range(3):
+        reduce(names, float(use))
+shouter.close()
+""",
+        SHOUTER_DEADLINE="1s",
+    )
+
+
+def test_a_rank_that_comes_late_to_a_name_that_is_two_things_fails_and_the_next_use_meets(job: Job) -> None:
+    job(
+        3,
+        SUBMITS
+        + """
+me, size = shouter.rank(), shouter.size()
+for culprit in range(size):
+    name = f"two things {culprit}"
+    if me == culprit:
+        reduce(["of all"])
+        fails([name], f"'{name}': rank ")
+    else:
+        start([name], count=1 + (me + size - culprit) % size)
+        start(["of all"])
+        end([name, "of all"])
+        assert len(errors) == 1 and "submit the same tensors on every rank" in errors[0], errors
+        errors.clear()
+    for use in range(3):
+        reduce([name], float(use))
+shouter.close()
+""",
     )

@@ -1,7 +1,7 @@
 //! What the ranks tell each other beside the bits of a round: new names, who lacks what was submitted for too long, and what a rank has refused
 //! or, where it has joined, takes part in with zeroes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use shouter::{Collective, DType, Error, ReduceOp};
 
@@ -94,7 +94,15 @@ impl Named {
             back.append(&mut state.fresh);
             state.fresh = back;
         }
-        for submitted in std::mem::take(&mut state.fresh) {
+        let fresh = std::mem::take(&mut state.fresh);
+        let is_missed = |name: &str| fresh.iter().all(|submitted| submitted.name != name);
+        let missed = differing.iter().filter(|(name, _)| is_missed(name));
+        let missed =
+            missed.map(|(name, why)| (name.clone(), Failure::new(INVALID_ARGUMENT, why.clone()))).collect();
+        if state.joined.is_none() {
+            state.missed.add(missed);
+        }
+        for submitted in fresh {
             let id = state.table.id(&submitted.name);
             let why = match (differing.get(&submitted.name), id) {
                 (Some(why), _) => Failure::new(INVALID_ARGUMENT, why.clone()),
@@ -114,20 +122,37 @@ impl Named {
                     continue;
                 }
             };
-            if let What::Operation(Operation { end, .. }) = submitted.what {
+            if let What::Operation(Operation { end, run, .. }) = submitted.what {
+                state.missed.fail(run, &why);
                 ended.push(Ended::failed(end, why));
             }
         }
         Ok(())
     }
 
-    /// The operations that wait for longer than the deadline.
-    pub(super) fn late<'a>(&'a self, state: &'a State) -> impl Iterator<Item = &'a usize> {
-        let is_late = |first: &Submitted| !first.is_refused() && first.since.elapsed() > self.deadline;
-        state.pending.iter().filter(move |(_, queue)| queue.front().is_some_and(is_late)).map(|(id, _)| id)
+    fn is_late(&self, first: &Submitted) -> bool {
+        !first.is_refused() && first.since.elapsed() > self.deadline
     }
 
-    /// Fails what only some ranks have submitted, and waits for longer than the deadline on one of them; returns which.
+    /// Whether an operation waits for longer than the deadline, or in vain.
+    pub(super) fn has_late(&self, state: &State) -> bool {
+        let mut first = state.pending.values().filter_map(|queue| queue.front());
+        first.any(|first| self.is_late(first) || state.is_in_vain(first))
+    }
+
+    /// The operations that wait for longer than the deadline, with all of the same runs; and those of a run that has failed.
+    fn late<'a>(&self, state: &'a State) -> (Vec<&'a usize>, Vec<&'a usize>) {
+        let first = || state.pending.iter().filter_map(|(id, queue)| Some((id, queue.front()?)));
+        let runs: HashSet<i64> =
+            first().filter(|(_, first)| self.is_late(first)).filter_map(|(_, first)| first.run()).collect();
+        let of_late = |first: &Submitted| first.run().is_some_and(|run| runs.contains(&run));
+        let late = first().filter(|(_, first)| self.is_late(first) || of_late(first));
+        let vain = first().filter(|(_, first)| state.is_in_vain(first));
+        (late.map(|(id, _)| id).collect(), vain.map(|(id, _)| id).collect())
+    }
+
+    /// Fails what only some ranks have submitted, and waits on one of them for longer than the deadline, or in vain; returns which. The ranks that lack
+    /// what is late have missed it; what waits in vain fails only where it does, for all ranks' runs have failed.
     pub(super) fn give_up(&self, partly: &[u64], ended: &mut Vec<Ended>) -> Result<Vec<u64>, Error> {
         let width = partly.len();
         let own = {
@@ -136,19 +161,26 @@ impl Named {
                 Some(_) => vec![u64::MAX; width],
                 None => bits(state.pending.keys().filter(|id| **id < 64 * width), width),
             };
-            [submitted, bits(self.late(&state).filter(|id| **id < 64 * width), width)].concat()
+            let (late, vain) = self.late(&state);
+            let of = |ids: Vec<&usize>| bits(ids.into_iter().filter(|id| **id < 64 * width), width);
+            [submitted, of(late), of(vain)].concat()
         };
         let bytes: Vec<u8> = own.iter().flat_map(|word| word.to_le_bytes()).collect();
         let by_rank: Vec<Vec<u64>> = self.gather(&bytes)?.iter().map(|bytes| words_of(bytes)).collect();
-        let mut failed = vec![0; width];
-        for (at, word) in failed.iter_mut().enumerate() {
-            *word = partly[at] & by_rank.iter().fold(0, |late, words| late | words[width + at]);
-        }
+        let said = |part: usize, at: usize| {
+            partly[at] & by_rank.iter().fold(0, |said, words| said | words[part * width + at])
+        };
+        let late: Vec<u64> = (0..width).map(|at| said(1, at)).collect();
+        let failed: Vec<u64> = (0..width).map(|at| late[at] | said(2, at)).collect();
+        let mut missed = HashMap::new();
+        let mut state = lock(&self.state);
         for id in numbers(&failed) {
-            let Some(Submitted { name, what: What::Operation(operation), .. }) = lock(&self.state).pop(id)
-            else {
+            let is_late = late[id / 64] >> (id % 64) & 1 == 1;
+            if !is_late && !state.first(id).is_some_and(|first| state.is_in_vain(first)) {
+                // This rank's is of a run that goes on.
                 continue;
-            };
+            }
+            let name = state.table.name(id).0.to_owned();
             let without =
                 by_rank.iter().enumerate().filter(|(_, words)| words[id / 64] >> (id % 64) & 1 == 0);
             let ranks: Vec<usize> = without.map(|(rank, _)| rank).collect();
@@ -157,8 +189,19 @@ impl Named {
                 list(&ranks),
                 self.deadline
             );
-            ended.push(Ended::failed(operation.end, Failure::new(DEADLINE_EXCEEDED, text)));
+            let why = Failure::new(DEADLINE_EXCEEDED, text);
+            match state.pop(id).map(|first| first.what) {
+                Some(What::Operation(operation)) => {
+                    let of_run = state.missed.of_failed(&name, operation.run);
+                    state.missed.fail(operation.run, &why);
+                    ended.push(Ended::failed(operation.end, of_run.unwrap_or(why)));
+                }
+                Some(What::Refused(_)) => {}
+                None if is_late && state.joined.is_none() => drop(missed.insert(name, why)),
+                None => {}
+            }
         }
+        state.missed.add(missed);
         Ok(failed)
     }
 
@@ -201,6 +244,7 @@ impl Named {
             match (first, why) {
                 (Some(Submitted { name, what: What::Operation(operation), .. }), Some(why)) => {
                     let why = Failure::new(INVALID_ARGUMENT, format!("'{name}': {why}"));
+                    lock(&self.state).missed.fail(operation.run, &why);
                     rounds.ended.push(Ended::failed(operation.end, why));
                 }
                 (Some(Submitted { name, what: What::Operation(operation), .. }), None) => {
@@ -235,6 +279,7 @@ impl Named {
         // Refusals from before the join: nothing of before it can meet them any more.
         state.pending.clear();
         state.fresh.clear();
+        state.missed.clear();
         self.left.notify_all();
         Ok(())
     }

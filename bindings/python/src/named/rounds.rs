@@ -203,7 +203,7 @@ impl Named {
             if !state.fresh.is_empty() || !state.declared.is_empty() {
                 flags &= !HAS_FRESH;
             }
-            if self.late(&state).next().is_some() {
+            if self.has_late(&state) {
                 flags &= !HAS_LATE;
             }
             if state.pending.values().any(|queue| queue.front().is_some_and(Submitted::is_refused)) {
@@ -215,7 +215,7 @@ impl Named {
                 Some(_) => (vec![u64::MAX; width], vec![u64::MAX; width]),
                 None => {
                     // What it only refuses, it has where others have it, too.
-                    let own = bits(state.pending.keys(), width);
+                    let own = bits(state.offered(), width);
                     let lacking = bits(state.submitted(), width).iter().map(|word| !word).collect();
                     (own, lacking)
                 }

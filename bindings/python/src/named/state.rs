@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use super::missed::Missed;
 use super::rounds::Rounds;
 use super::table::Table;
 use super::{End, FAILED_PRECONDITION, Failure, INVALID_ARGUMENT};
@@ -27,6 +28,8 @@ pub(super) struct Operation {
     /// What a rank without data needs of it, as [`super::meeting`] reads it.
     pub(super) about: String,
     pub(super) end: End,
+    /// The function's run that it is of; none for an eager call.
+    pub(super) run: Option<i64>,
 }
 
 impl Submitted {
@@ -37,6 +40,13 @@ impl Submitted {
 
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.what, What::Refused(_))
+    }
+
+    pub(super) fn run(&self) -> Option<i64> {
+        match &self.what {
+            What::Operation(operation) => operation.run,
+            What::Refused(_) => None,
+        }
     }
 }
 
@@ -53,6 +63,8 @@ pub(super) struct State {
     pub(super) fresh: Vec<Submitted>,
     /// Names, and what they are, that are to come before those.
     pub(super) declared: Vec<(String, String)>,
+    /// What the others have failed with before this rank submitted it.
+    pub(super) missed: Missed,
     /// Why nothing can be submitted any more.
     pub(super) over: Option<Failure>,
     /// This rank has joined: it takes part with zeroes. The number of rounds since then.
@@ -69,6 +81,7 @@ impl State {
             pending: BTreeMap::new(),
             fresh: vec![],
             declared: vec![],
+            missed: Missed::default(),
             over: None,
             joined: None,
             last: 0,
@@ -90,6 +103,17 @@ impl State {
     pub(super) fn submitted(&self) -> impl Iterator<Item = &usize> {
         let waits = |queue: &VecDeque<Submitted>| queue.iter().any(|submitted| !submitted.is_refused());
         self.pending.iter().filter(move |(_, queue)| waits(queue)).map(|(id, _)| id)
+    }
+
+    /// The names of the table under which something waits that can be met: an operation of a run that has failed cannot.
+    pub(super) fn offered(&self) -> impl Iterator<Item = &usize> {
+        let can_be = |queue: &VecDeque<Submitted>| queue.front().is_some_and(|first| !self.is_in_vain(first));
+        self.pending.iter().filter(move |(_, queue)| can_be(queue)).map(|(id, _)| id)
+    }
+
+    /// Whether an operation of the same run has failed.
+    pub(super) fn is_in_vain(&self, submitted: &Submitted) -> bool {
+        self.missed.has_failed(submitted.run())
     }
 
     /// Drops the refusals that wait for longer than the deadline, and which this round's ranks have not met.
@@ -128,7 +152,7 @@ impl State {
 
     /// The other ranks' operation of this name fails, too.
     pub(super) fn refuse(&mut self, name: &str, why: &str) {
-        if self.over.is_some() || self.joined.is_some() {
+        if self.over.is_some() || self.joined.is_some() || self.missed.take(name, None).is_some() {
             return;
         }
         // Behind an operation that waits, one stands for all tries: the other ranks' next use fails, and no more.
@@ -155,6 +179,12 @@ impl State {
             self.pending.remove(&id);
         }
         first
+    }
+
+    /// How the others have failed with this before, if they have.
+    pub(super) fn failed_before(&mut self, submitted: &Submitted) -> Option<Failure> {
+        let can_start = self.over.is_none() && self.joined.is_none();
+        can_start.then(|| self.missed.take(&submitted.name, submitted.run())).flatten()
     }
 
     /// Why this cannot be submitted.

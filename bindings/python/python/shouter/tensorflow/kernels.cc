@@ -35,6 +35,7 @@ struct Request {
   uint32_t root;
   bool is_fixed;
   bool is_awaited;
+  int64_t run;
   const void* input;
   size_t input_bytes;
   void* output;
@@ -126,7 +127,7 @@ class Collective : public AsyncOpKernel {
       std::memcpy(output->data(), input.data(), input.TotalBytes());
     }
     auto* flight = new Flight{context, std::move(done), input, *output};
-    Request request{name_.c_str(), kind_.c_str(),        op_.c_str(),    dtype,        static_cast<uint32_t>(root_), is_fixed_, is_awaited,
+    Request request{name_.c_str(), kind_.c_str(),        op_.c_str(),    dtype,        static_cast<uint32_t>(root_), is_fixed_, is_awaited, context->step_id(),
                     input.data(),  input.TotalBytes(),   output->data(), output->TotalBytes(),
                     given.data(),  given.size(),         taken.data(),   taken.size()};
     submit(group_, &request, Ended, flight);
