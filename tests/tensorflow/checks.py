@@ -84,6 +84,15 @@ def rows_that_differ() -> None:
     rows = [of(each, (each, 2)) for each in range(size)]
     for found in run(lambda x: st.all_gather(x, ragged=True), rows[rank]):
         same(found, np.concatenate(rows))
+    # The ranks do not divide them: numpy gives the first parts one more, too.
+    for count in (1, size - 1, size + 1, 3 * size - 1):
+        shape = (count, 2)
+        for found in run(st.reduce_scatter, of(rank, shape)):
+            same(found, np.array_split(sum(every(shape)), size)[rank])
+        for found in run(lambda x: st.reduce_scatter(x, "max"), of(rank, shape)):
+            same(found, np.array_split(np.maximum.reduce(every(shape)), size)[rank])
+        unknown = tf.function(st.reduce_scatter, autograph=False, input_signature=[tf.TensorSpec((None, 2))])
+        same(unknown(of(rank, shape)), np.array_split(sum(every(shape)), size)[rank])
     # Rank i gives (i + j) % 3 rows to rank j.
     splits = [[(i + j) % 3 for j in range(size)] for i in range(size)]
     given = [of(each, (sum(splits[each]), 2)) for each in range(size)]
@@ -105,6 +114,7 @@ def derivatives() -> None:
         return tape.gradient(loss, x)
 
     blocks = np.repeat(np.arange(1.0, size + 1), 2)[:, None] * np.ones((1, 3))
+    uneven = np.array_split(np.zeros((2 * size - 1, 3)), size)
     for call, wanted in (
         (st.all_reduce, np.full(x.shape, weights)),
         (lambda x: st.all_reduce(x, "avg"), np.full(x.shape, weights / size)),
@@ -113,6 +123,7 @@ def derivatives() -> None:
         (lambda x: st.all_gather(x[: rank + 1], ragged=True), np.concatenate([np.full((rank + 1, 3), weights), np.zeros((2 * size - rank - 1, 3))])),
         (st.reduce_scatter, blocks),
         (lambda x: st.reduce_scatter(x, "avg"), blocks / size),
+        (lambda x: st.reduce_scatter(x[1:]), np.concatenate([np.zeros((1, 3)), *(np.full(part.shape, at + 1.0) for at, part in enumerate(uneven))])),
         (st.all_to_all, blocks),
         (lambda x: st.all_to_all(x, [2] * size)[0], blocks),
     ):
@@ -385,7 +396,7 @@ def what_is_refused() -> None:
     refused(lambda: st.all_reduce(tf.ones(3), "band"), "makes no sense", error=shouter.ArgumentError)
     refused(lambda: st.all_reduce(tf.constant(["text"])), "string", error=shouter.ArgumentError)
     if size > 1:
-        refused(lambda: st.reduce_scatter(tf.ones(2 * size + 1)), "multiple")
+        refused(lambda: st.all_to_all(tf.ones(2 * size + 1)), "multiple")
         wrong = (lambda: st.all_reduce(tf.ones(3 + (rank == 1)), name="two shapes"), "'two shapes': rank 1 has all-reduce of 4 x f32")
         refused(wrong[0], *wrong[1:], "rank 0 has all-reduce of 3 x f32")
     # What one rank alone has wrong, all hear of at once.
@@ -413,6 +424,7 @@ def what_one_rank_refuses() -> None:
     rank, size = shouter.rank(), shouter.size()
     st.all_reduce(tf.ones(3), name="known")
     slices = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([0]), tf.constant([10, 2]))
+    one = tf.Variable(1.0, name="one")
     text, wrong_of_kernel = tf.constant(["text"]), tf.errors.InvalidArgumentError
     calls = [
         (lambda: st.all_reduce(text), lambda: st.all_reduce(tf.ones(3)), "string", shouter.ArgumentError),
@@ -421,7 +433,9 @@ def what_one_rank_refuses() -> None:
         (lambda: st.all_gather(text), lambda: st.all_gather(tf.ones(3)), "string", shouter.ArgumentError),
         (lambda: st.all_gather(1.0, ragged=True), lambda: st.all_gather(tf.ones(3), ragged=True), "scalar", shouter.ArgumentError),
         (lambda: st.all_gather(1.0), lambda: st.all_gather(tf.ones(3)), "scalar", wrong_of_kernel),
-        (lambda: st.reduce_scatter(tf.ones(size + 1)), lambda: st.reduce_scatter(tf.ones(size)), "multiple", wrong_of_kernel),
+        (lambda: st.all_to_all(tf.ones(size + 1)), lambda: st.all_to_all(tf.ones(size)), "multiple", wrong_of_kernel),
+        (lambda: st.reduce_gradients([tf.ones(3), text]), lambda: st.reduce_gradients([tf.ones(3), tf.ones(2)]), "string", shouter.ArgumentError),
+        (lambda: st.reduce_gradients([tf.ones(3)], [one, one]), lambda: st.reduce_gradients([tf.ones(3)], [one]), "of 2 variables", shouter.ArgumentError),
         (lambda: st.all_to_all(tf.ones(size), [1]), lambda: st.all_to_all(tf.ones(size), [1] * size), "a number of rows", shouter.ArgumentError),
         (lambda: st.all_reduce(slices, "max"), lambda: st.all_reduce(slices), "sum and avg only", shouter.ArgumentError),
         (lambda: st.all_reduce(tf.ones(4), name="known"), lambda: st.all_reduce(tf.ones(3), name="known"), "is known as", wrong_of_kernel),
@@ -435,6 +449,41 @@ def what_one_rank_refuses() -> None:
                 refused(right, f"rank {culprit} refuses its part", words)
             right()
             same(st.all_reduce(tf.constant(number)), number * size)
+
+    # The same while a function is traced, and in its run; and the rest of its run.
+    def traced(call: Any) -> Any:
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec((None,))])
+        def step(x: Any) -> Any:
+            before = [st.all_reduce(x) for _ in range(3)]
+            found = call(x)
+            return [*before, found, *[st.all_reduce(x) for _ in range(3)]]
+
+        return step
+
+    known = lambda x: st.all_reduce(x[:3], name="known")  # noqa: E731
+    calls = [
+        (traced(lambda x: st.all_reduce(text)), traced(lambda x: st.all_reduce(x)), "string", shouter.ArgumentError),
+        (traced(lambda x: st.all_reduce(x, "median")), traced(lambda x: st.all_reduce(x)), "median", shouter.ArgumentError),
+        (traced(lambda x: st.all_gather(1.0)), traced(lambda x: st.all_gather(x)), "rank 1", ValueError),
+        (traced(lambda x: st.all_gather(1.0, ragged=True)), traced(lambda x: st.all_gather(x, ragged=True)), "scalar", shouter.ArgumentError),
+        (traced(lambda x: st.all_to_all(x[1:])), traced(lambda x: st.all_to_all(x)), "multiple", wrong_of_kernel),
+        (traced(lambda x: st.all_reduce(x, name="known")), traced(known), "is known as", wrong_of_kernel),
+    ]
+    for number, (wrong, right, words, error) in enumerate(calls):
+        for culprit in range(size):
+            x = tf.ones(4 * size)
+            if rank == culprit:
+                refused(lambda wrong=wrong, x=x: wrong(x), words, error=error)
+                # The others are told with the next operation.
+                same(st.all_reduce(tf.constant(number), name="told"), number * size)
+            else:
+                told = threading.Thread(target=lambda number=number: same(st.all_reduce(tf.constant(number), name="told"), number * size))
+                told.start()
+                refused(lambda right=right, x=x: right(x), f"rank {culprit} refuses its part", words)
+                told.join()
+            for use in range(1, 3):
+                for found in right(x * use)[:3]:
+                    same(found, np.full(4 * size, use * size))
     # Two of one name at a time: the one that comes second is refused, and the others' second fails.
     for culprit in range(size):
         name, found, is_refused = f"twice {culprit}", [], threading.Event()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,16 @@ def moves() -> None:
     part = every((6, 2)).sum(0)[2 * rank : 2 * rank + 2]
     same(hvd.reducescatter(of(rank, (6, 2)), op=hvd.Sum), part)
     assert np.allclose(hvd.reducescatter(of(rank, (6, 2))), part / SIZE)
+    # The first ranks have one row more where the ranks do not divide them; numpy splits so, too.
+    for rows in (1, 2, 4, 5):
+        wanted = np.array_split(every((rows, 2)).sum(0), SIZE)
+        for found in both(lambda x: hvd.reducescatter(x, op=hvd.Sum), of(rank, (rows, 2))):
+            same(found, wanted[rank])
+        with tf.GradientTape() as tape:
+            x = of(rank, (rows, 2))
+            tape.watch(x)
+            loss = (rank + 1) * tf.reduce_sum(hvd.reducescatter(x, op=hvd.Sum))
+        same(tape.gradient(loss, x), np.concatenate([np.full(part.shape, each + 1) for each, part in enumerate(wanted)]))
     assert hvd.broadcast_object({"from": rank}, 2) == {"from": 2} and hvd.allgather_object("x" * rank) == ["", "x", "xx"]
     variables = [tf.Variable(of(rank)), tf.Variable(of(rank, (5,), "int32"))]
     hvd.broadcast_variables(variables, root_rank=1)
@@ -339,7 +350,24 @@ def arguments() -> None:
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD())
     refused(lambda: hvd.DistributedOptimizer(optimizer), "already")
     refused(lambda: hvd.DistributedOptimizer("sgd"), "no optimizer of Keras 3")
-    refused(lambda: hvd.reducescatter(tf.ones((4, 2))), "multiple", error=tf.errors.InvalidArgumentError)
+    refused(lambda: hvd.reducescatter(tf.constant(1.0)), "scalar", error=tf.errors.InvalidArgumentError)
+    # What one rank alone has wrong, the others hear of at once, and the next calls meet.
+    calls = [
+        (lambda: hvd.allreduce(own, op="median"), lambda: hvd.allreduce(own), "no reduction"),
+        (lambda: hvd.reducescatter(tf.ones((3,)), op="median"), lambda: hvd.reducescatter(tf.ones((3,))), "no reduction"),
+        (lambda: hvd.grouped_allreduce([own, tf.constant(["text"])]), lambda: hvd.grouped_allreduce([own, own]), "string"),
+    ]
+    begun = time.monotonic()
+    for wrong, right, words in calls:
+        for culprit in range(SIZE):
+            if hvd.rank() == culprit:
+                refused(wrong, words)
+            else:
+                refused(right, f"rank {culprit} refuses its part", words, error=tf.errors.InvalidArgumentError)
+            for use in range(1, 3):
+                right()
+                same(hvd.allreduce(tf.constant(use), op=hvd.Sum), use * SIZE)
+    assert time.monotonic() - begun < 30
 
 
 CHECKS = [

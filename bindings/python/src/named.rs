@@ -11,7 +11,9 @@
 //! the name, so the next uses meet ([`missed`]). With an operation of a function's run, the whole run fails: what else of it waits, and what it submits later.
 //!
 //! What a rank refuses begins no round, for others may never submit it. It takes part in those that operations begin, and where all ranks have met
-//! it, the others' operation fails; a refusal that is not met within the deadline is withdrawn. A rank that has joined
+//! it, the others' operation fails; a refusal that is not met within the deadline is withdrawn. What is refused in a function, while it is traced or
+//! run, stands for a whole run: a rank offers nothing of later runs while such a refusal waits. So no operation of a run that fails with a refusal
+//! meets one of the refusing rank's next run, and the next runs meet. Eager operations do not wait for refusals. A rank that has joined
 //! takes part in every round, and changes none of its bits. Only where a round's flags say that there is either, the ranks tell each other
 //! about what they have met before they start it.
 //!
@@ -126,17 +128,17 @@ pub(crate) fn address_of_refusal() -> usize {
 ///
 /// # Safety
 /// The strings can be read during the call.
-unsafe extern "C" fn refuse(group: i64, name: *const c_char, why: *const c_char) {
+unsafe extern "C" fn refuse(group: i64, name: *const c_char, why: *const c_char, is_awaited: bool, run: i64) {
     // SAFETY: the caller's promise.
     let [name, why] = [name, why].map(|at| unsafe { CStr::from_ptr(at) }.to_string_lossy());
-    refuse_in(group, &name, &why);
+    refuse_in(group, &name, &why, (!is_awaited).then_some(run), !is_awaited);
 }
 
-fn refuse_in(group: i64, name: &str, why: &str) {
+fn refuse_in(group: i64, name: &str, why: &str, run: Option<i64>, is_of_run: bool) {
     // Where the group is closed, its operations say so.
     let named = lock(&GROUPS).get(&group).and_then(Weak::upgrade);
     let Some(named) = named else { return };
-    lock(&named.state).refuse(name, why);
+    lock(&named.state).refuse(name, why, run, is_of_run);
     named.wake.notify_one();
 }
 
@@ -179,7 +181,7 @@ unsafe fn read(request: &Request) -> Result<Read, Error> {
     };
     let more = match kind {
         Collective::Broadcast => format!(" from rank {root}"),
-        Collective::AllReduce | Collective::ReduceScatter => format!(", {op}"),
+        Collective::AllReduce | Collective::ReduceScatter | Collective::ReduceScatterV => format!(", {op}"),
         _ => String::new(),
     };
     let view = match request.is_fixed {
@@ -200,10 +202,11 @@ pub(crate) fn named_declare(group: i64, names: Vec<String>) {
     lock(&named.state).declared.extend(names.into_iter().map(|name| (name, UNNAMED.to_owned())));
 }
 
-/// A call refuses its arguments before it submits anything: the other ranks' operation of this name fails, too.
+/// A call refuses its arguments before it submits anything: the other ranks' operation of this name fails, too, and the run that it is of where the call
+/// is of a function.
 #[pyfunction]
-pub(crate) fn named_refuse(group: i64, name: &str, why: &str) {
-    refuse_in(group, name, why);
+pub(crate) fn named_refuse(group: i64, name: &str, why: &str, is_of_run: bool) {
+    refuse_in(group, name, why, None, is_of_run);
 }
 
 /// Takes part with zeroes in what the other ranks reduce, until all ranks have joined; returns the rank that was the last.
@@ -372,8 +375,8 @@ impl Named {
             // The others have failed with it before.
             Some(why) => Some(why),
             None => state.refusal(&submitted, (self.rank, self.size)).inspect(|why| {
-                state.refuse(&submitted.name, &why.text);
-                state.missed.fail(submitted.run(), why);
+                let run = submitted.run();
+                state.refuse(&submitted.name, &why.text, run, run.is_some());
             }),
         };
         if let Some(why) = refused {

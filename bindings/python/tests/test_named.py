@@ -35,9 +35,9 @@ def done(context, code, text):
 
 runs, kept = itertools.count(), []
 
-def start(names, value=1.0, is_awaited=False, count=1):
-    # One run of a function: all at the same time; each is an all-reduce of one number.
-    values, run = (ctypes.c_float * (count * len(names)))(*[value] * (count * len(names))), next(runs)
+def start(names, value=1.0, is_awaited=False, count=1, run=None):
+    # One run of a function, or more of it: all at the same time; each is an all-reduce of one number.
+    values, run = (ctypes.c_float * (count * len(names)))(*[value] * (count * len(names))), next(runs) if run is None else run
     # Until its operations have ended.
     kept[:] = [*kept[-2:], values]
     for at, name in enumerate(names):
@@ -157,14 +157,14 @@ import time
 reduce(["before"])
 if shouter.rank() == 0:
     for _ in range(1_000):
-        _core.named_refuse(number, "nobody else's", "for a test")
+        _core.named_refuse(number, "nobody else's", "for a test", False)
 # Longer than the deadline; no rank submits anything.
 time.sleep(3)
 reduce(["after"])
 reduce(["nobody else's"])
 # One that the other rank meets is told to it.
 if shouter.rank() == 0:
-    _core.named_refuse(number, "refused here", "for a test")
+    _core.named_refuse(number, "refused here", "for a test", False)
 else:
     fails(["refused here"], "'refused here': rank 0 refuses its part: for a test")
 reduce(["behind it"])
@@ -208,6 +208,8 @@ def test_a_run_that_fails_is_one_use_of_all_its_names(job: Job) -> None:
         3,
         SUBMITS
         + """
+import time
+
 me, size = shouter.rank(), shouter.size()
 names = [f"gradient {at}" for at in range(10)]
 reduce(names)
@@ -224,7 +226,7 @@ for culprit in range(size):
             reduce(names, float(use))
     # What one rank refuses ends the others' run at once, what they wait for included.
     if me == culprit:
-        _core.named_refuse(number, names[0], "for a test")
+        _core.named_refuse(number, names[0], "for a test", True)
         reduce(["of others"])
         # The others' executors stop when all have been told.
         reduce(["when told"])
@@ -239,6 +241,25 @@ for culprit in range(size):
         errors.clear()
     for use in range(3):
         reduce(names, float(use))
+    # The others' executors come to the refused operation when the refusing rank has begun its next run.
+    for _ in range(2):
+        if me == culprit:
+            _core.named_refuse(number, names[0], "for a test", True)
+        else:
+            run, lead = next(runs), len(names) - me
+            start(names[lead:], -1.0, run=run)
+            time.sleep(0.1 * (1 + me))
+            start(names[:lead], -1.0, run=run)
+            end(names)
+            assert len(errors) == len(names) and all(f"rank {culprit} refuses its part: for a test" in error for error in errors), errors
+            errors.clear()
+        for use in range(3):
+            reduce(names, float(use))
+    # A refusal that no other rank meets holds a run back no longer than the deadline.
+    if me == culprit:
+        _core.named_refuse(number, "of nobody else", "for a test", True)
+    time.sleep(1.2)
+    reduce(names)
 shouter.close()
 """,
         SHOUTER_DEADLINE="1s",

@@ -109,7 +109,8 @@ impl Named {
                 // Another rank may have given the name another meaning while this one submitted it.
                 (None, Some(id)) if !submitted.is_refused() => match state.contradiction(id, &submitted) {
                     Some(why) => {
-                        state.refuse(&submitted.name, &why.text);
+                        let run = submitted.run();
+                        state.refuse(&submitted.name, &why.text, run, run.is_some());
                         why
                     }
                     None => {
@@ -159,7 +160,11 @@ impl Named {
             let state = lock(&self.state);
             let submitted = match state.joined {
                 Some(_) => vec![u64::MAX; width],
-                None => bits(state.pending.keys().filter(|id| **id < 64 * width), width),
+                None => {
+                    let since = state.refused_since();
+                    let is_held = |id| state.first(id).is_some_and(|first| first.is_held(since));
+                    bits(state.pending.keys().filter(|id| **id < 64 * width && !is_held(**id)), width)
+                }
             };
             let (late, vain) = self.late(&state);
             let of = |ids: Vec<&usize>| bits(ids.into_iter().filter(|id| **id < 64 * width), width);
@@ -196,7 +201,7 @@ impl Named {
                     state.missed.fail(operation.run, &why);
                     ended.push(Ended::failed(operation.end, of_run.unwrap_or(why)));
                 }
-                Some(What::Refused(_)) => {}
+                Some(What::Refused { .. }) => {}
                 None if is_late && state.joined.is_none() => drop(missed.insert(name, why)),
                 None => {}
             }
@@ -214,7 +219,7 @@ impl Named {
                 // It stays there until the ranks have told each other: where one fails meanwhile, the end of the group is that of all operations.
                 let part = match state.first(*id).map(|submitted| &submitted.what) {
                     Some(What::Operation(operation)) => (SUBMITTED, &*operation.about),
-                    Some(What::Refused(why)) => (REFUSED, &**why),
+                    Some(What::Refused { why, .. }) => (REFUSED, &**why),
                     None => (JOINED, ""),
                 };
                 put(&mut own, &[&[part.0], part.1.as_bytes()].concat());

@@ -51,14 +51,14 @@ impl Missed {
         Some(Failure { text, ..why.clone() })
     }
 
-    /// How what is submitted under a name has failed before, if it has.
-    pub(super) fn take(&mut self, name: &str, run: Option<i64>) -> Option<Failure> {
+    /// How what is submitted under a name has failed before, if it has; with a use in a run, all of that run was missed.
+    pub(super) fn take(&mut self, name: &str, run: Option<i64>, is_of_run: bool) -> Option<Failure> {
         if let Some(why) = self.of_failed(name, run) {
             return Some(why);
         }
         let at = self.failures.iter().position(|names| names.contains_key(name))?;
         let why = self.failures[at].remove(name)?;
-        if run.is_some() || self.failures[at].is_empty() {
+        if is_of_run || self.failures[at].is_empty() {
             self.failures.remove(at);
         }
         self.fail(run, &why);

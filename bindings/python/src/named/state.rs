@@ -20,7 +20,11 @@ pub(super) struct Submitted {
 pub(super) enum What {
     Operation(Operation),
     /// Why this rank takes no part: that of the others, which meets it, fails.
-    Refused(String),
+    Refused {
+        why: String,
+        /// It stands for a function's run: later runs wait until it was met.
+        is_of_run: bool,
+    },
 }
 
 pub(super) struct Operation {
@@ -33,20 +37,25 @@ pub(super) struct Operation {
 }
 
 impl Submitted {
-    fn refused(name: &str, why: &str) -> Self {
-        let what = What::Refused(why.to_owned());
+    fn refused(name: &str, why: &str, is_of_run: bool) -> Self {
+        let what = What::Refused { why: why.to_owned(), is_of_run };
         Self { name: name.to_owned(), view: String::new(), since: Instant::now(), what }
     }
 
     pub(super) fn is_refused(&self) -> bool {
-        matches!(self.what, What::Refused(_))
+        matches!(self.what, What::Refused { .. })
     }
 
     pub(super) fn run(&self) -> Option<i64> {
         match &self.what {
             What::Operation(operation) => operation.run,
-            What::Refused(_) => None,
+            What::Refused { .. } => None,
         }
+    }
+
+    /// Whether it is an operation of a run that waits for a refusal, which was there first.
+    pub(super) fn is_held(&self, refused_since: Option<Instant>) -> bool {
+        self.run().is_some() && refused_since.is_some_and(|since| since <= self.since)
     }
 }
 
@@ -90,7 +99,8 @@ impl State {
 
     /// Whether the next round begins at once.
     pub(super) fn is_due(&self, rounds: &Rounds) -> bool {
-        let has_target = rounds.target.is_none_or(|target| self.pending.contains_key(&target));
+        let is_there = |target| self.first(target).is_some_and(|first| !first.is_held(self.refused_since()));
+        let has_target = rounds.target.is_none_or(is_there);
         self.over.is_none() && !self.is_idle() && (self.joined.is_some() || has_target)
     }
 
@@ -105,10 +115,19 @@ impl State {
         self.pending.iter().filter(move |(_, queue)| waits(queue)).map(|(id, _)| id)
     }
 
-    /// The names of the table under which something waits that can be met: an operation of a run that has failed cannot.
+    /// The names of the table under which something waits that can be met: an operation of a run that has failed cannot, nor one that is held.
     pub(super) fn offered(&self) -> impl Iterator<Item = &usize> {
-        let can_be = |queue: &VecDeque<Submitted>| queue.front().is_some_and(|first| !self.is_in_vain(first));
-        self.pending.iter().filter(move |(_, queue)| can_be(queue)).map(|(id, _)| id)
+        let since = self.refused_since();
+        let can_be = move |first: &Submitted| !self.is_in_vain(first) && !first.is_held(since);
+        let first = self.pending.iter().filter_map(|(id, queue)| Some((id, queue.front()?)));
+        first.filter(move |(_, first)| can_be(first)).map(|(id, _)| id)
+    }
+
+    /// Since when a refusal waits that stands for a function's run.
+    pub(super) fn refused_since(&self) -> Option<Instant> {
+        let of_runs =
+            |submitted: &&Submitted| matches!(submitted.what, What::Refused { is_of_run: true, .. });
+        self.pending.values().flatten().chain(&self.fresh).filter(of_runs).map(|refused| refused.since).min()
     }
 
     /// Whether an operation of the same run has failed.
@@ -150,11 +169,12 @@ impl State {
         }
     }
 
-    /// The other ranks' operation of this name fails, too.
-    pub(super) fn refuse(&mut self, name: &str, why: &str) {
-        if self.over.is_some() || self.joined.is_some() || self.missed.take(name, None).is_some() {
+    /// The other ranks' operation of this name fails, too. It is refused in a run, or before one that it stands for, or as an eager call.
+    pub(super) fn refuse(&mut self, name: &str, why: &str, run: Option<i64>, is_of_run: bool) {
+        if self.over.is_some() || self.joined.is_some() || self.missed.take(name, run, is_of_run).is_some() {
             return;
         }
+        self.missed.fail(run, &Failure::new(INVALID_ARGUMENT, why));
         // Behind an operation that waits, one stands for all tries: the other ranks' next use fails, and no more.
         let queue = self.table.id(name).and_then(|id| self.pending.get(&id)).into_iter().flatten();
         let fresh = self.fresh.iter().filter(|submitted| submitted.name == name);
@@ -162,7 +182,7 @@ impl State {
             if submitted.is_refused() { (most, refused + 1) } else { (1, 0) }
         });
         if refused < most {
-            self.keep(Submitted::refused(name, why));
+            self.keep(Submitted::refused(name, why, is_of_run));
         }
     }
 
@@ -184,7 +204,8 @@ impl State {
     /// How the others have failed with this before, if they have.
     pub(super) fn failed_before(&mut self, submitted: &Submitted) -> Option<Failure> {
         let can_start = self.over.is_none() && self.joined.is_none();
-        can_start.then(|| self.missed.take(&submitted.name, submitted.run())).flatten()
+        let run = submitted.run();
+        can_start.then(|| self.missed.take(&submitted.name, run, run.is_some())).flatten()
     }
 
     /// Why this cannot be submitted.

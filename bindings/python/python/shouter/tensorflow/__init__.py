@@ -80,8 +80,8 @@ def all_gather(x: Any, *, ragged: bool = False, name: str | None = None, group: 
 
 
 def reduce_scatter(x: Any, op: str = "sum", *, name: str | None = None, group: Group | None = None) -> Any:
-    """This rank's part of the reduction of every rank's `x`: of the first axis, whose length is a multiple of the number of ranks, so that the
-    shape is `(x.shape[0] // size, *x.shape[1:])`.
+    """This rank's part of the reduction of every rank's `x`: of the first axis, so that the shape is `(x.shape[0] // size, *x.shape[1:])`; where the
+    ranks do not divide its length, the first ranks have one row more.
     """
     at, named = _calls.place(group), _calls.naming(name, "reduce_scatter")
     with _calls.arguments(at, named.name):

@@ -10,7 +10,7 @@ import operator
 import re
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -83,20 +83,22 @@ def naming(name: str | None, kind: str) -> Naming:
 
 
 @contextlib.contextmanager
-def arguments(at: Place, name: str) -> Iterator[None]:
-    """What is refused inside fails on the other ranks, too, which submit under this name. A graph's operations are not submitted while it is made."""
+def arguments(at: Place, name: str | Callable[[], str], *, is_of_run: bool = False) -> Iterator[None]:
+    """What is refused inside fails on the other ranks, too, which submit under this name, or the one that is made then: those of a graph when they run
+    it. It stands for a function's run while one is traced, or where the other ranks run one.
+    """
     try:
         yield
     except Exception as why:
-        if tf.executing_eagerly():
-            _core.named_refuse(at.group, name, str(why))
+        is_of_run = is_of_run or not tf.executing_eagerly()
+        _core.named_refuse(at.group, name if isinstance(name, str) else name(), str(why), is_of_run)
         raise
 
 
 def bind(operation: str, x: Any, at: Place, named: Naming, *more: Any, **attributes: Any) -> tf.Tensor:
-    """One operation."""
+    """One operation. What TensorFlow refuses while it makes a graph is told to the others; eagerly, the kernel does that."""
     call = getattr(_kernels.operations(), f"shouter_{operation}")
-    with _kernels.on_cpu():
+    with _kernels.on_cpu(), contextlib.nullcontext() if tf.executing_eagerly() else arguments(at, named.name):
         return call(x, *more, tensor_name=named.name, is_fixed=named.is_fixed, **at._asdict(), **attributes)
 
 
@@ -189,7 +191,11 @@ def _of_all_gather(operation: tf.Operation, gradient: Any) -> tf.Tensor:
 @tf.RegisterGradient("ShouterReduceScatter")
 def _of_reduce_scatter(operation: tf.Operation, gradient: Any) -> tf.Tensor:
     at, name = _of(operation)
-    blocks = bind("all_gather", gradient, at, Naming(name, False))
+    # The first ranks have one row more where the ranks do not divide them.
+    all_rows = tf.shape(operation.inputs[0], tf.int64)[0]
+    rows = all_rows // at.size + tf.cast(tf.range(at.size, dtype=tf.int64) < all_rows % at.size, tf.int64)
+    blocks = bind("all_gather_v", gradient, at, Naming(name, False), rows)
+    blocks.set_shape(operation.inputs[0].shape)
     return blocks if _reduction(operation) == "sum" else blocks / at.size
 
 

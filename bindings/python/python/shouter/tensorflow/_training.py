@@ -24,46 +24,70 @@ def reduce_gradients(
     gradients: Sequence[Any], variables: Sequence[Any] | None = None, op: str = "avg", *, group: Group | None = None
 ) -> list[Any]:
     """Every rank's gradients, reduced: tensors, `tf.IndexedSlices`, or None. Those of the first variables go first where several are there."""
+    return reduce_prepared(gradients, variables, op, group, _as_it_is)
+
+
+# What is sent in the place of a gradient, and what makes the result of its reduction.
+Prepare = Callable[[Any], tuple[Any, Callable[[Any], Any]]]
+
+
+def _as_it_is(gradient: Any) -> tuple[Any, Callable[[Any], Any]]:
+    return gradient, lambda found: found
+
+
+def reduce_prepared(gradients: Sequence[Any], variables: Sequence[Any] | None, op: str, group: Group | None, prepare: Prepare) -> list[Any]:
+    """The same of what is made of each gradient; what `prepare` refuses fails on the other ranks, too."""
     at = _calls.place(group)
     names = [_variable_name(variable) for variable in variables] if variables is not None else [""] * len(gradients)
-    if len(names) != len(gradients):
-        raise ArgumentError(f"reduce_gradients: {len(gradients)} gradients of {len(names)} variables; give one for each, or None")
     if not tf.executing_eagerly():
-        return _reduced(gradients, names, op, at)
+        return _reduced(gradients, names, op, at, _calls.base("gradients"), prepare)
+    scope = "eager gradients"
+    if len(names) != len(gradients):
+        return _reduced(gradients, names, op, at, scope, prepare)
     given = [gradient for gradient in gradients if gradient is not None]
     of_given = tuple(name for name, gradient in zip(names, gradients) if gradient is not None)
-    done = iter(_function(of_given, op, at)(given) if given else [])
+    done = iter(_function(of_given, op, at, scope, prepare)(given) if given else [])
     return [None if gradient is None else next(done) for gradient in gradients]
 
 
 # Those of groups that have ended are not kept for ever.
 @functools.lru_cache(maxsize=64)
-def _function(names: tuple[str, ...], op: str, at: _calls.Place) -> Any:
+def _function(names: tuple[str, ...], op: str, at: _calls.Place, scope: str, prepare: Prepare) -> Any:
     """Eager gradients are reduced by one function, so that they go at the same time."""
 
     @tf.function(autograph=False, jit_compile=False, reduce_retracing=True)
     def reduced(given: list[Any]) -> list[Any]:
-        return _reduced(given, names, op, at)
+        return _reduced(given, names, op, at, scope, prepare)
 
     return reduced
 
 
-def _reduced(gradients: Sequence[Any], names: Sequence[str], op: str, at: _calls.Place) -> list[Any]:
+def _reduced(gradients: Sequence[Any], names: Sequence[str], op: str, at: _calls.Place, scope: str, prepare: Prepare) -> list[Any]:
     """The same in a graph."""
-    scope = _calls.base("gradients")
+
+    def name_of(number: int, name: str) -> str:
+        return f"{scope}/{number}/{name}" if name else f"{scope}/{number}"
+
+    if len(names) != len(gradients):
+        with _calls.arguments(at, name_of(0, names[0] if names else ""), is_of_run=True):
+            raise ArgumentError(f"reduce_gradients: {len(gradients)} gradients of {len(names)} variables; give one for each, or None")
     found: list[Any] = []
     declared = []
     for number, (gradient, name) in enumerate(zip(gradients, names)):
         if gradient is None:
             found.append(None)
             continue
-        named = _calls.Naming(f"{scope}/{number}/{name}" if name else f"{scope}/{number}", False)
+        named = _calls.Naming(name_of(number, name), False)
         if isinstance(gradient, tf.IndexedSlices):
-            found.append(_sparse.all_reduce(gradient, op, at, named))
+            with _calls.arguments(at, _calls.rows_name(named)):
+                slices, finish = prepare(gradient)
+            found.append(finish(_sparse.all_reduce(slices, op, at, named)))
             continue
-        tensor = _calls.tensor_of(gradient, op)
+        with _calls.arguments(at, named.name):
+            sent, finish = prepare(gradient)
+            tensor = _calls.tensor_of(sent, op)
         declared.append(named.name)
-        found.append(_calls.bind("all_reduce", tensor, at, named, op=op))
+        found.append(finish(_calls.bind("all_reduce", tensor, at, named, op=op)))
     _core.named_declare(at.group, declared)
     return found
 

@@ -48,7 +48,7 @@ struct Request {
 
 using Done = void (*)(void* context, int32_t code, const char* text);
 using Submit = void (*)(int64_t group, const Request* request, Done done, void* context);
-using Refuse = void (*)(int64_t group, const char* name, const char* why);
+using Refuse = void (*)(int64_t group, const char* name, const char* why, bool is_awaited, int64_t run);
 
 Submit submit = nullptr;
 Refuse refuse = nullptr;
@@ -119,15 +119,17 @@ class Collective : public AsyncOpKernel {
     std::vector<uint64_t> given, taken;
     Tensor* output = nullptr;
     absl::Status made = Output(context, input, &given, &taken, &output);
-    // An eager call of the other ranks fails, too. Counts that do not fit fail on all ranks by themselves; a graph may leave out what comes beside.
-    if (!made.ok() && is_awaited && context->num_inputs() == 1) refuse(group_, name_.c_str(), std::string(made.message()).c_str());
+    // The other ranks' operation fails, too. Counts that do not fit fail on all ranks by themselves.
+    if (!made.ok() && context->num_inputs() == 1) refuse(group_, name_.c_str(), std::string(made.message()).c_str(), is_awaited, context->step_id());
     OP_REQUIRES_OK_ASYNC(context, made, done);
     // A broadcast has one tensor in the library.
     if (kind_ == "broadcast" && rank_ == root_ && output->data() != input.data()) {
       std::memcpy(output->data(), input.data(), input.TotalBytes());
     }
     auto* flight = new Flight{context, std::move(done), input, *output};
-    Request request{name_.c_str(), kind_.c_str(),        op_.c_str(),    dtype,        static_cast<uint32_t>(root_), is_fixed_, is_awaited, context->step_id(),
+    // Ranks that do not divide the rows have counts in the library.
+    const std::string kind = kind_ == "reduce-scatter" && !given.empty() ? kind_ + "-v" : kind_;
+    Request request{name_.c_str(), kind.c_str(),         op_.c_str(),    dtype,        static_cast<uint32_t>(root_), is_fixed_, is_awaited, context->step_id(),
                     input.data(),  input.TotalBytes(),   output->data(), output->TotalBytes(),
                     given.data(),  given.size(),         taken.data(),   taken.size()};
     submit(group_, &request, Ended, flight);
@@ -142,9 +144,17 @@ class Collective : public AsyncOpKernel {
     int64_t rows_of_output = rows;
     if (kind_ == "all-gather") {
       rows_of_output = tensorflow::MultiplyWithoutOverflow(rows, size_);
-    } else if (kind_ == "reduce-scatter" || kind_ == "all-to-all") {
+    } else if (kind_ == "reduce-scatter") {
+      // The first ranks have one row more.
+      const int64_t each = rows / size_, more = rows % size_;
+      rows_of_output = each + (rank_ < more);
+      if (more > 0) {
+        const int64_t row = input.NumElements() / rows;
+        for (int64_t at = 0; at < size_; ++at) given->push_back((each + (at < more)) * row);
+        taken->push_back(rows_of_output * row);
+      }
+    } else if (kind_ == "all-to-all") {
       if (rows % size_ != 0) return absl::InvalidArgumentError(Rows(rows) + "; their number has to be a multiple of the " + std::to_string(size_) + " ranks");
-      if (kind_ == "reduce-scatter") rows_of_output = rows / size_;
     } else {
       TensorShape row = shape;
       if (!row.RemoveDimWithStatus(0).ok()) return TooMany();
@@ -189,10 +199,17 @@ class Collective : public AsyncOpKernel {
 absl::Status FirstAxis(InferenceContext* context, bool grows) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 1, &shape));
-  int64_t size;
+  int64_t size, rank;
   TF_RETURN_IF_ERROR(context->GetAttr("size", &size));
+  TF_RETURN_IF_ERROR(context->GetAttr("rank", &rank));
   DimensionHandle rows = context->Dim(shape, 0);
-  TF_RETURN_IF_ERROR(grows ? context->Multiply(rows, size, &rows) : context->Divide(rows, size, true, &rows));
+  if (grows) {
+    TF_RETURN_IF_ERROR(context->Multiply(rows, size, &rows));
+  } else {
+    const bool is_known = context->ValueKnown(rows);
+    const int64_t all = is_known ? context->Value(rows) : 0;
+    rows = is_known ? context->MakeDim(all / size + (rank < all % size)) : context->UnknownDim();
+  }
   TF_RETURN_IF_ERROR(context->ReplaceDim(shape, 0, rows, &shape));
   context->set_output(0, shape);
   return absl::OkStatus();

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -11,6 +12,7 @@ from ... import tensorflow as st
 from ... import _core
 from ...errors import ArgumentError, Deadline, PeerFailed
 from ...tensorflow import _calls
+from ...tensorflow._training import reduce_prepared
 from .. import _job
 from .._job import ProcessSet, global_process_set
 from .._join import late
@@ -33,6 +35,18 @@ def _enter(process_set: ProcessSet, call: str) -> None:
         raise ArgumentError(why.message) from None
 
 
+@contextlib.contextmanager
+def _refusals(process_set: ProcessSet, kind: str, name: str | None, *, is_sparse: bool = False) -> Iterator[None]:
+    """What is refused inside, before a call of shouter.tensorflow, fails on the other ranks, too."""
+
+    def submitted() -> str:
+        named = _calls.naming(name, kind)
+        return _calls.rows_name(named) if is_sparse else named.name
+
+    with _calls.arguments(_calls.place(group_of(process_set)), submitted):
+        yield
+
+
 def scaled(x: Any, factor: float) -> Any:
     """A tensor or slices times a factor."""
     if factor == 1:
@@ -53,18 +67,21 @@ def reduce_all(
     process_set: ProcessSet,
 ) -> list[Any]:
     """Reduces tensors and slices at the same time; slices are not compressed, and None stays None."""
-    sent, contexts = [], []
-    for tensor in tensors:
-        context = None
-        if tensor is not None:
-            tensor = scaled(tensor if isinstance(tensor, tf.IndexedSlices) else tf.convert_to_tensor(tensor), scale[0])
-            if not isinstance(tensor, tf.IndexedSlices):
-                tensor, context = compression.compress(tensor)
-        sent.append(tensor)
-        contexts.append(context)
-    found = st.reduce_gradients(sent, variables, op, group=group_of(process_set))
-    found = [each if context is None else compression.decompress(each, context) for each, context in zip(found, contexts)]
-    return [None if each is None else scaled(each, scale[1]) for each in found]
+    return reduce_prepared(tensors, variables, op, group_of(process_set), _Prepared(scale, compression))
+
+
+class _Prepared(NamedTuple):
+    """How one of several tensors is sent, and its result made."""
+
+    scale: tuple[float, float]
+    compression: Any
+
+    def __call__(self, tensor: Any) -> tuple[Any, Callable[[Any], Any]]:
+        before, after = self.scale
+        if isinstance(tensor, tf.IndexedSlices):
+            return scaled(tensor, before), lambda found: scaled(found, after)
+        sent, context = self.compression.compress(scaled(tf.convert_to_tensor(tensor), before))
+        return sent, lambda found: scaled(self.compression.decompress(found, context), after)
 
 
 def allreduce(
@@ -82,13 +99,10 @@ def allreduce(
     """The reduction of a tensor or of `tf.IndexedSlices` over all ranks: their average, unless `op` says otherwise. Slices come with each index once. The input
     is multiplied by `prescale_factor`, and the result by `postscale_factor`. Devices are not looked at: all runs on the CPU.
     """
-    how = reduction(op, average, "allreduce")
-    group = group_of(process_set)
-    if isinstance(tensor, tf.IndexedSlices):
-        return scaled(st.all_reduce(scaled(tensor, prescale_factor), how, name=name, group=group), postscale_factor)
-    sent, context = compression.compress(scaled(tf.convert_to_tensor(tensor), prescale_factor))
-    found = st.all_reduce(sent, how, name=name, group=group)
-    return scaled(compression.decompress(found, context), postscale_factor)
+    with _refusals(process_set, "all_reduce", name, is_sparse=isinstance(tensor, tf.IndexedSlices)):
+        how = reduction(op, average, "allreduce")
+        sent, finish = _Prepared((prescale_factor, postscale_factor), compression)(tensor)
+    return finish(st.all_reduce(sent, how, name=name, group=group_of(process_set)))
 
 
 def grouped_allreduce(
@@ -135,11 +149,11 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """Reduces over all ranks, and gives each its rows, of which the number of ranks has to be a divisor."""
-    how = reduction(op, None, "reducescatter")
-    sent, context = compression.compress(scaled(tf.convert_to_tensor(tensor), prescale_factor))
-    found = st.reduce_scatter(sent, how, name=name, group=group_of(process_set))
-    return scaled(compression.decompress(found, context), postscale_factor)
+    """Reduces over all ranks, and gives each its rows; where the ranks do not divide them, the first ranks have one more."""
+    with _refusals(process_set, "reduce_scatter", name):
+        how = reduction(op, None, "reducescatter")
+        sent, finish = _Prepared((prescale_factor, postscale_factor), compression)(tf.convert_to_tensor(tensor))
+    return finish(st.reduce_scatter(sent, how, name=name, group=group_of(process_set)))
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
