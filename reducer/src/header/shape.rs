@@ -151,6 +151,7 @@ impl fmt::Display for Shape {
             write!(f, " {op}")?;
         }
         match collective.base() {
+            Collective::Barrier => Ok(()),
             Collective::AllToAll if collective.has_counts() => {
                 write!(f, " of up to {count} x {dtype} a rank")
             }

@@ -170,6 +170,7 @@ fn a_view_says_what_is_run() {
         (view(Collective::AllReduce, 0), "all-reduce sum of 7 x f32"),
         (view(Collective::Broadcast, 2), "broadcast of 7 x f32 with root 2"),
         (view(Collective::ReduceScatter, 0), "reduce-scatter sum of blocks of 7 x f32"),
+        (view(Collective::Barrier, 0), "barrier"),
         (view(Collective::Scan, 0), "scan sum of 7 x f32"),
         (
             view(Collective::AllGatherV, 0xabc),
