@@ -39,7 +39,7 @@
 //! # Several queues
 //!
 //! Queue k of an embedded link leads to queue k of its other end. A NIC deals out what it receives by the hash of
-//! [`crate::rss`], and [`spread`](crate::device::spread) sees to the frames that it does not hash. A NIC whose driver does not
+//! [`crate::rss`], and [`spread`](crate::device::spread()) sees to the frames that it does not hash. A NIC whose driver does not
 //! take key and table has one queue. Tried on QEMU's virtio-net alone.
 //!
 //! All unsafe code is in `sys`.
