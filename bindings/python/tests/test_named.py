@@ -288,3 +288,87 @@ for culprit in range(size):
 shouter.close()
 """,
     )
+
+
+def test_a_run_that_has_failed_misses_nothing_more(job: Job) -> None:
+    job(
+        3,
+        SUBMITS
+        + """
+import time
+
+me, size = shouter.rank(), shouter.size()
+of_f, of_g = ["f 0", "f 1", "f 2"], ["g 0", "g 1"]
+reduce([*of_f, *of_g])
+
+def alone():
+    # One rank waits in vain until the others' operations have failed, too.
+    if me == culprit:
+        start(["alone"])
+        time.sleep(0.3)
+        start(["also alone"])
+        time.sleep(1.2)
+        start(["the others are there"])
+        end(["alone", "also alone", "the others are there"])
+        assert len(errors) == 2 and all("alone': not submitted by ranks" in error for error in errors), errors
+        errors.clear()
+    else:
+        time.sleep(0.5)
+        reduce(["the others are there"])
+        fails(["alone"], "'alone': not submitted by ranks")
+        fails(["also alone"], "'also alone': not submitted by ranks")
+
+for culprit in range(size):
+    # One rank has submitted a part of the run with which another one fails, and submits the rest then, or does not.
+    part, is_whole = (me - culprit) % size, culprit != 1
+    if part == 0:
+        alone()
+        fails(of_f, "not submitted by rank")
+    else:
+        run, first = next(runs), 3 if part == 1 else 1
+        start(of_f[:first], run=run)
+        end(of_f[:first])
+        if is_whole:
+            start(of_f[first:], run=run)
+            end(of_f[first:])
+        assert len(errors) == (3 if is_whole else first) and all("within 1s" in error for error in errors), errors
+        errors.clear()
+        alone()
+    for use in range(3):
+        reduce([*of_f, *of_g], float(use))
+    # Two runs fail at once: each is one use of its own names, and remains one that has failed.
+    if me == culprit:
+        alone()
+        fails(of_f, f"not submitted by rank {culprit} within 1s")
+        fails(of_g, f"not submitted by rank {culprit} within 1s")
+    else:
+        f, g = next(runs), next(runs)
+        start(of_f[:2], run=f)
+        start(of_g, run=g)
+        end([*of_f[:2], *of_g])
+        began = time.monotonic()
+        start(of_f[2:], run=f)
+        end(of_f[2:])
+        assert time.monotonic() - began < 0.5
+        assert len(errors) == 5 and all(f"not submitted by rank {culprit} within 1s" in error for error in errors), errors
+        errors.clear()
+        alone()
+    for use in range(3):
+        reduce([*of_f, *of_g], float(use))
+    # The same of names that are two things.
+    names = [f"x {culprit}", f"y {culprit}"]
+    run, first = next(runs), 1 if me == culprit else 2
+    if me == culprit:
+        time.sleep(0.2)
+    start(names[:first], count=1 + (me + size - culprit) % size, run=run)
+    end(names[:first])
+    start(names[first:], run=run)
+    end(names[first:])
+    assert len(errors) == 2 and all("submit the same tensors on every rank" in error for error in errors), errors
+    errors.clear()
+    for use in range(3):
+        reduce(names, float(use))
+shouter.close()
+""",
+        SHOUTER_DEADLINE="1s",
+    )

@@ -2,9 +2,11 @@
 //! or, where it has joined, takes part in with zeroes.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 
 use shouter::{Collective, DType, Error, ReduceOp};
 
+use super::missed::{Run, parts_of};
 use super::rounds::{Ended, Rounds, Started, bits, numbers, own_call};
 use super::state::{Operation, State, Submitted, What};
 use super::{DEADLINE_EXCEEDED, Failure, INVALID_ARGUMENT, Named, lock};
@@ -46,11 +48,14 @@ impl Named {
             let mut state = lock(&self.state);
             let mut declared = std::mem::take(&mut state.declared);
             declared.retain(|(name, _)| state.table.id(name).is_none());
-            let declared = declared.iter().map(|(name, view)| (name, view));
-            let fresh = state.fresh.iter().map(|submitted| (&submitted.name, &submitted.view));
+            let declared = declared.iter().map(|(name, view)| (name, view, None));
+            let fresh =
+                state.fresh.iter().map(|submitted| (&submitted.name, &submitted.view, submitted.run()));
             let mut own = vec![];
-            for text in declared.chain(fresh).flat_map(|(name, view)| [name, view]) {
-                put(&mut own, text.as_bytes());
+            for (name, view, run) in declared.chain(fresh) {
+                put(&mut own, name.as_bytes());
+                put(&mut own, view.as_bytes());
+                put(&mut own, run.map(i64::to_le_bytes).as_ref().map_or(&[], |run| &run[..]));
             }
             own
         };
@@ -58,9 +63,12 @@ impl Named {
         let mut added: Vec<(String, String)> = vec![];
         let mut places: HashMap<String, (usize, usize)> = HashMap::new();
         let mut differing: HashMap<String, String> = HashMap::new();
+        let mut uses: Vec<(String, Run)> = vec![];
         for (rank, bytes) in by_rank.iter().enumerate() {
-            let mut texts = parts(bytes).map(|text| String::from_utf8_lossy(text).into_owned());
-            while let (Some(name), Some(view)) = (texts.next(), texts.next()) {
+            let mut texts = parts(bytes);
+            while let (Some(name), Some(view), Some(run)) = (texts.next(), texts.next(), texts.next()) {
+                let [name, view] = [name, view].map(|text| String::from_utf8_lossy(text).into_owned());
+                uses.push((name.clone(), run.first_chunk().map(|run| (rank, i64::from_le_bytes(*run)))));
                 let Some((at, first)) = places.get_mut(&name) else {
                     places.insert(name.clone(), (added.len(), rank));
                     added.push((name, view));
@@ -95,12 +103,14 @@ impl Named {
             state.fresh = back;
         }
         let fresh = std::mem::take(&mut state.fresh);
-        let is_missed = |name: &str| fresh.iter().all(|submitted| submitted.name != name);
-        let missed = differing.iter().filter(|(name, _)| is_missed(name));
-        let missed =
-            missed.map(|(name, why)| (name.clone(), Failure::new(INVALID_ARGUMENT, why.clone()))).collect();
         if state.joined.is_none() {
-            state.missed.add(missed);
+            let mut missed = differing.clone();
+            missed.retain(|name, _| fresh.iter().all(|submitted| submitted.name != *name));
+            let missed = missed.into_iter().map(|(name, why)| (name, Failure::new(INVALID_ARGUMENT, why)));
+            let of_own_runs = fresh.iter().filter(|submitted| submitted.is_of_run());
+            let of_own_runs = of_own_runs.map(|submitted| submitted.name.clone()).collect();
+            uses.retain(|(name, _)| differing.contains_key(name));
+            state.missed.add(missed.collect(), parts_of(uses), &of_own_runs);
         }
         for submitted in fresh {
             let id = state.table.id(&submitted.name);
@@ -131,25 +141,27 @@ impl Named {
         Ok(())
     }
 
-    fn is_late(&self, first: &Submitted) -> bool {
-        !first.is_refused() && first.since.elapsed() > self.deadline
+    fn is_late(&self, first: &Submitted, refused_since: Option<Instant>) -> bool {
+        !first.is_refused() && !first.is_held(refused_since) && first.since.elapsed() > self.deadline
     }
 
     /// Whether an operation waits for longer than the deadline, or in vain.
     pub(super) fn has_late(&self, state: &State) -> bool {
+        let since = state.refused_since();
         let mut first = state.pending.values().filter_map(|queue| queue.front());
-        first.any(|first| self.is_late(first) || state.is_in_vain(first))
+        first.any(|first| self.is_late(first, since) || state.is_in_vain(first))
     }
 
-    /// The operations that wait for longer than the deadline, with all of the same runs; and those of a run that has failed.
-    fn late<'a>(&self, state: &'a State) -> (Vec<&'a usize>, Vec<&'a usize>) {
-        let first = || state.pending.iter().filter_map(|(id, queue)| Some((id, queue.front()?)));
-        let runs: HashSet<i64> =
-            first().filter(|(_, first)| self.is_late(first)).filter_map(|(_, first)| first.run()).collect();
+    /// The operations that wait for longer than the deadline, with all of the same runs, and which these are; and those of a run that has failed.
+    fn late(&self, state: &State) -> (Vec<(usize, Option<i64>)>, Vec<usize>) {
+        let since = state.refused_since();
+        let first = state.pending.iter().filter_map(|(id, queue)| Some((*id, queue.front()?)));
+        let (vain, others): (Vec<_>, Vec<_>) = first.partition(|(_, first)| state.is_in_vain(first));
+        let late = others.iter().filter(|(_, first)| self.is_late(first, since));
+        let runs: HashSet<i64> = late.filter_map(|(_, first)| first.run()).collect();
         let of_late = |first: &Submitted| first.run().is_some_and(|run| runs.contains(&run));
-        let late = first().filter(|(_, first)| self.is_late(first) || of_late(first));
-        let vain = first().filter(|(_, first)| state.is_in_vain(first));
-        (late.map(|(id, _)| id).collect(), vain.map(|(id, _)| id).collect())
+        let late = others.iter().filter(|(_, first)| self.is_late(first, since) || of_late(first));
+        (late.map(|(id, first)| (*id, first.run())).collect(), vain.into_iter().map(|(id, _)| id).collect())
     }
 
     /// Fails what only some ranks have submitted, and waits on one of them for longer than the deadline, or in vain; returns which. The ranks that lack
@@ -167,23 +179,42 @@ impl Named {
                 }
             };
             let (late, vain) = self.late(&state);
-            let of = |ids: Vec<&usize>| bits(ids.into_iter().filter(|id| **id < 64 * width), width);
-            [submitted, of(late), of(vain)].concat()
+            let vain = bits(vain.iter().filter(|id| **id < 64 * width), width);
+            let late = late.into_iter().flat_map(|(id, run)| {
+                [id as u64, u64::from(run.is_some()), run.unwrap_or_default().cast_unsigned()]
+            });
+            submitted.into_iter().chain(vain).chain(late).collect::<Vec<_>>()
         };
         let bytes: Vec<u8> = own.iter().flat_map(|word| word.to_le_bytes()).collect();
         let by_rank: Vec<Vec<u64>> = self.gather(&bytes)?.iter().map(|bytes| words_of(bytes)).collect();
-        let said = |part: usize, at: usize| {
-            partly[at] & by_rank.iter().fold(0, |said, words| said | words[part * width + at])
-        };
-        let late: Vec<u64> = (0..width).map(|at| said(1, at)).collect();
-        let failed: Vec<u64> = (0..width).map(|at| late[at] | said(2, at)).collect();
-        let mut missed = HashMap::new();
         let mut state = lock(&self.state);
+        let (mut late, mut failed) = (vec![0; width], vec![0; width]);
+        let mut uses: Vec<(String, Run)> = vec![];
+        for (rank, words) in by_rank.iter().enumerate() {
+            let (vain, of_late) = words[width..].split_at(width);
+            failed.iter_mut().zip(vain).for_each(|(failed, vain)| *failed |= vain);
+            for [id, is_of_run, run] in of_late.as_chunks().0 {
+                let (at, bit) = (*id as usize / 64, 1 << (id % 64));
+                if partly.get(at).is_some_and(|partly| partly & bit != 0) {
+                    late[at] |= bit;
+                    let run = (*is_of_run == 1).then_some((rank, run.cast_signed()));
+                    uses.push((state.table.name(*id as usize).0.to_owned(), run));
+                }
+            }
+        }
+        for (at, failed) in failed.iter_mut().enumerate() {
+            *failed = partly[at] & (*failed | late[at]);
+        }
+        let since = state.refused_since();
+        let (mut missed, mut of_own_runs) = (HashMap::new(), HashSet::new());
         for id in numbers(&failed) {
             let is_late = late[id / 64] >> (id % 64) & 1 == 1;
-            if !is_late && !state.first(id).is_some_and(|first| state.is_in_vain(first)) {
-                // This rank's is of a run that goes on.
-                continue;
+            match state.first(id) {
+                Some(first) if state.is_in_vain(first) => {}
+                // This rank's is of a run that goes on, or of a later one than the others'.
+                Some(first) if !is_late || first.is_held(since) => continue,
+                None if !is_late => continue,
+                _ => {}
             }
             let name = state.table.name(id).0.to_owned();
             let without =
@@ -195,18 +226,22 @@ impl Named {
                 self.deadline
             );
             let why = Failure::new(DEADLINE_EXCEEDED, text);
-            match state.pop(id).map(|first| first.what) {
+            let first = state.pop(id);
+            if first.as_ref().is_some_and(Submitted::is_of_run) {
+                of_own_runs.insert(name.clone());
+            }
+            match first.map(|first| first.what) {
                 Some(What::Operation(operation)) => {
                     let of_run = state.missed.of_failed(&name, operation.run);
                     state.missed.fail(operation.run, &why);
                     ended.push(Ended::failed(operation.end, of_run.unwrap_or(why)));
                 }
                 Some(What::Refused { .. }) => {}
-                None if is_late && state.joined.is_none() => drop(missed.insert(name, why)),
+                None if state.joined.is_none() => drop(missed.insert(name, why)),
                 None => {}
             }
         }
-        state.missed.add(missed);
+        state.missed.add(missed, parts_of(uses), &of_own_runs);
         Ok(failed)
     }
 

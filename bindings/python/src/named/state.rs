@@ -53,6 +53,11 @@ impl Submitted {
         }
     }
 
+    /// Whether it is of a function's run, or stands for one.
+    pub(super) fn is_of_run(&self) -> bool {
+        self.run().is_some() || matches!(self.what, What::Refused { is_of_run: true, .. })
+    }
+
     /// Whether it is an operation of a run that waits for a refusal, which was there first.
     pub(super) fn is_held(&self, refused_since: Option<Instant>) -> bool {
         self.run().is_some() && refused_since.is_some_and(|since| since <= self.since)
@@ -125,8 +130,7 @@ impl State {
 
     /// Since when a refusal waits that stands for a function's run.
     pub(super) fn refused_since(&self) -> Option<Instant> {
-        let of_runs =
-            |submitted: &&Submitted| matches!(submitted.what, What::Refused { is_of_run: true, .. });
+        let of_runs = |submitted: &&Submitted| submitted.is_refused() && submitted.is_of_run();
         self.pending.values().flatten().chain(&self.fresh).filter(of_runs).map(|refused| refused.since).min()
     }
 
