@@ -39,7 +39,7 @@ const LONGEST_SOCKET_PATH: usize = 107;
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Starts RANKS copies of COMMAND on this machine, tells each its rank, and passes their output on line by \
-        line with the rank in front, a line of more than 64 KiB as several. INT, TERM and HUP go to every rank and end the job; USR1, USR2, QUIT, CONT and WINCH go to every rank. When one rank dies, the launcher says which and how, \
+        line with the rank in front, a line of more than 64 KiB as several. INT, TERM and HUP (but under nohup) go to every rank and end the job; USR1, USR2, QUIT, CONT and WINCH go to every rank. When one rank dies, the launcher says which and how, \
         gives the others time to report their own errors, and ends them. What ranks have started ends with the job, also \
         when the launcher is killed.\n\n\
         With --hosts 2 the ranks are spread in blocks over two emulated hosts, with --hosts 4,2 as listed: ranks of one host meet in shared memory, \

@@ -20,7 +20,7 @@ use rustix::process::{
 /// its own (signal(7)), and no program is known to expect it.
 pub(super) const FRONT_DIED: i32 = libc::SIGSTKFLT;
 
-/// The signals that ask for the end of the job.
+/// The signals that ask for the end of the job. SIGHUP does not where this program was started so that it ignores it, as by nohup(1).
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// The signals that are the ranks' matter alone.
@@ -42,7 +42,8 @@ impl Signals {
         unsafe {
             let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
             libc::sigemptyset(set.as_mut_ptr());
-            for signal in ENDING.into_iter().chain(FORWARDED).chain([libc::SIGCHLD, FRONT_DIED]) {
+            let ending = ENDING.into_iter().filter(|signal| *signal != libc::SIGHUP || !is_ignored(*signal));
+            for signal in ending.chain(FORWARDED).chain([libc::SIGCHLD, FRONT_DIED]) {
                 libc::sigaddset(set.as_mut_ptr(), signal);
             }
             let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
@@ -79,6 +80,16 @@ impl Signals {
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// Whether this process ignores a signal.
+fn is_ignored(signal: i32) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: `action` is a writable sigaction, zeroed, and nothing is set.
+    unsafe {
+        let asked = libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+        asked == 0 && action.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 

@@ -291,6 +291,27 @@ fn signals_of_the_ranks_own_reach_them_and_end_nothing() {
 }
 
 #[test]
+fn a_hangup_is_not_heard_under_nohup() {
+    let home = Home::new("nohup");
+    let work = "trap 'exit 9' TERM; echo $$; while :; do sleep 0.05; done";
+    let launcher = home.launcher(&["-n", "2", "--", "sh", "-c", work]);
+    let mut command = Command::new("nohup");
+    command.arg(launcher.get_program()).args(launcher.get_args()).stdin(Stdio::null());
+    for (name, value) in launcher.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let (mut child, mut out) = start(command);
+    pids(&mut out, 2);
+    signal(child.id(), "HUP");
+    // A second signal that ends the job would kill its ranks.
+    signal(child.id(), "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(9));
+}
+
+#[test]
 fn output_that_cannot_be_written_is_an_error() {
     let home = Home::new("full");
     for args in [&["-n", "1"][..], &["-n", "1", "--json"]] {
