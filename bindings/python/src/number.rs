@@ -92,7 +92,10 @@ fn refused(why: PyErr, given: &Bound<'_, PyAny>, what: &str, range: impl FnOnce(
     // Python refuses to print integers of thousands of digits.
     let shown = match given.str().map(|text| text.to_string()) {
         Ok(text) if text.len() <= SHOWN => text,
-        Ok(text) => format!("{}... of {} digits", &text[..SHOWN / 2], text.len()),
+        Ok(text) => {
+            let first: String = text.chars().take(SHOWN / 2).collect();
+            format!("{first}... of {} digits", text.len())
+        }
         Err(_) => "of thousands of digits".to_owned(),
     };
     argument(py, format!("{what} {shown}: {}", range(what)))

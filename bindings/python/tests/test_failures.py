@@ -104,6 +104,8 @@ def test_bad_input(job: Job) -> None:
         for shape in (-1, [2, -1], [-1, -1]):
             refused(lambda: g.empty(shape), "shape", "lengths are 0 or more")
         refused(lambda: g.empty(2**64), "number of bytes", "from 0 to")
+        odd = type("Odd", (int,), {"__str__": lambda self: "x" + "é" * 40})
+        refused(lambda: g.empty(odd(2**64)), "number of bytes", "from 0 to")
         refused(lambda: g.split(0, 2**63), "key", "from -9223372036854775808")
         refused(lambda: g.broadcast(x, 0.5), "integer", error=TypeError)
         refused(lambda: g.send(x, "1"), "integer", error=TypeError)
