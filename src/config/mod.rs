@@ -354,7 +354,8 @@ impl Builder {
         Ok(Self { environment, layers, lists: None, through_store: false })
     }
 
-    /// Sets a key, over the file and the environment. The value is written as in an environment variable; as there, an empty one is none.
+    /// Sets a key, over the file and the environment. The value is written as in an environment variable; an empty one takes
+    /// away what both give.
     ///
     /// # Errors
     /// [`ConfigError`] for a key that there is not, and for a time in the file or the environment that cannot be used, though this one is in
