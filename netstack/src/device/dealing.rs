@@ -80,6 +80,11 @@ impl Outlet {
 }
 
 impl Inlet {
+    /// Frames that can be taken.
+    pub(super) fn waiting(&self) -> usize {
+        self.frames.slots()
+    }
+
     /// Hands the oldest frame to `take`; false if there is none.
     pub(super) fn take(&mut self, take: impl FnOnce(&Passed)) -> bool {
         let Ok(passed) = self.frames.pop() else {

@@ -95,6 +95,34 @@ fn a_ring_without_room_is_a_loss_that_is_counted() {
     assert_eq!(received(&mut queues[1..])[0].len(), DEPTH);
 }
 
+/// Whatever the network sends to queue 0, a flood of announcements say, the other queues go on.
+#[test]
+fn frames_that_are_handed_on_hold_up_none_of_the_queues_own() {
+    const BUDGET: usize = 8;
+    let (mut hardware, mut queues, rss) = queues(2);
+    let ports = rss.source_ports(1, [10, 0, 0, 1].into(), ([10, 0, 0, 2], 7).into(), 50_000);
+    let own = datagram({ ports }.next().unwrap(), 7);
+    let mut announcement = vec![0, 1, 8, 0, 6, 4, 0, 2];
+    announcement.extend([2, 0, 0, 0, 0, 9, 10, 0, 0, 9].repeat(2));
+    let (mut owns, mut others) = (0, 0);
+    for round in 1..=20 {
+        for _ in 0..BUDGET {
+            send(&mut hardware[0], ARP, &announcement);
+            send(&mut hardware[1], IPV4, &own);
+        }
+        received(&mut queues[..1]);
+        let count = queues[1].receive(NOW, BUDGET, &mut |frame| match frame.head()[14..] == own[..] {
+            true => owns += 1,
+            false => others += 1,
+        });
+        assert_eq!((count, owns + others), (BUDGET, round * BUDGET));
+        assert_eq!((owns, others), (round * BUDGET / 2, round * BUDGET / 2));
+    }
+    // What one of them has none of is the other's.
+    let rest = received(&mut queues[1..]).concat().len();
+    assert_eq!(rest, 20 * BUDGET);
+}
+
 #[test]
 fn queues_that_share_nothing_keep_what_arrives() {
     let (mut far, near) = Loopback::pair(1500, 16);
