@@ -169,7 +169,10 @@ impl Spray {
         //= rud/spec.md section 6.7
         // When the last paths in use fail, one that is left out may be back.
         let in_use = |health: &Health| health.standing == Standing::InUse;
-        let hopeless = self.health.iter().all(|h| !in_use(h) || h.streak >= HOPELESS);
+        let hopeless =
+            !self.health.is_empty() && self.health.iter().all(|h| !in_use(h) || h.streak >= HOPELESS);
+        // `next` may be of paths in use alone, as shares name it.
+        let next = if hopeless { self.next } else { next };
         let in_turn = (next..self.count).chain(0..next);
         let mut usable = in_turn.filter(|&path| {
             Some(path) != other && (hopeless || self.health.get(usize::from(path)).is_none_or(in_use))

@@ -146,6 +146,26 @@ fn where_the_last_path_dies_another_that_is_back_is_found() {
     assert_eq!(send(&mut spray, 10_003_000, 0, false), 7, "path 0 is out now");
 }
 
+/// The same where data is dealt out by shares, and the paths that are in use take turns at being lost on.
+//= rud/spec.md section 6.7
+#[test]
+fn where_the_last_paths_die_one_that_is_back_is_found_although_paths_have_shares() {
+    let mut spray = Spray::new(10, 4);
+    let dead: Vec<u16> = (0..10).filter(|path| ![0, 5].contains(path)).collect();
+    send(&mut spray, 0, 0, false);
+    spray.on_late(0, 64);
+    (0..10_000).for_each(|i| _ = round(&mut spray, i * 1000, &dead));
+    assert!(spray.shares.are_kept() && spray.out() == 8);
+    for back in [3, 7] {
+        let (taken, health) = (spray.taken.clone(), spray.health.clone());
+        let mut spray = Spray { taken, health, out: 8, ..Spray::new(10, 4) };
+        spray.on_late(0, 64);
+        send(&mut spray, 10_001_000, 0, false);
+        let path = (0..100).map(|_| send(&mut spray, 10_001_000, 0, true)).find(|path| *path == back);
+        assert_eq!(path, Some(back));
+    }
+}
+
 #[test]
 fn a_path_that_delivers_some_is_left_out_if_the_others_deliver_more() {
     let mut spray = Spray::new(4, 4);
