@@ -190,13 +190,14 @@ pub(super) fn check(
                 trial.probes.iter_mut().zip(&first.probes).for_each(|(probe, its)| probe.passed = its.passed);
             }
         }
-        if trials.iter().all(|trial| trial.is_complete(mtu)) {
+        let is_complete = trials.iter().all(|trial| trial.is_complete(mtu));
+        if is_complete || now.saturating_since(begun) >= PATIENCE {
+            if !is_complete {
+                let mut both = ups.iter_mut().zip(&trials);
+                both.try_for_each(|(up, trial)| judge(&mut **up, now, config, &trial.probes, mtu))?;
+            }
             report_strays(ups, config);
             return Ok(());
-        }
-        if now.saturating_since(begun) >= PATIENCE {
-            let mut both = ups.iter_mut().zip(&trials);
-            return both.try_for_each(|(up, trial)| judge(&mut **up, now, config, &trial.probes, mtu));
         }
         if !any {
             std::thread::yield_now();
