@@ -1,5 +1,6 @@
 //! A client: a trainer, or another actor that uses the servers.
 
+mod elements;
 mod known;
 
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ use super::protocol::{
 use super::shard::Shard;
 use super::state::{check_new, check_same};
 use crate::key::random;
+use elements::{Elements, Room, keep};
 use known::Known;
 
 /// Sets, pushes and pulls parameters.
@@ -548,53 +550,6 @@ impl Client {
     fn meaningless(&mut self, at: usize, text: String) -> Error {
         let Link { name, rank, .. } = &self.links[at];
         self.lost.insert(Error::Protocol { actor: name.clone(), rank: *rank, text }).clone()
-    }
-}
-
-/// What a request's elements are copied to, where they are: memory for those to one server.
-struct Room<'a> {
-    home: &'a Home,
-    link: &'a Link,
-    spare: &'a mut Option<Slab>,
-}
-
-impl Room<'_> {
-    fn memory(self, len: usize) -> Result<Slab, Error> {
-        Ok(memory(self.home, || self.spare.take(), len)?)
-    }
-
-    /// A shard's rows of `whole`. They are sent from there if they lie in one piece, unless a server on this host could not read them there, but in
-    /// a copy.
-    fn of_shard<'a>(self, shard: &Shard, whole: &'a [u8], row_bytes: usize) -> Result<Elements<'a>, Error> {
-        let run = shard.run(row_bytes).map(|run| &whole[run]);
-        if let Some(run) = run.filter(|run| !self.link.is_near || self.link.data.is_shared(run)) {
-            return Ok(Elements::There(run));
-        }
-        let mut slab = self.memory(shard.len() * row_bytes)?;
-        shard.gather(whole, row_bytes, slab.bytes_mut());
-        Ok(Elements::Copied(slab))
-    }
-}
-
-/// The elements of a request.
-enum Elements<'a> {
-    There(&'a [u8]),
-    Copied(Slab),
-}
-
-impl Elements<'_> {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::There(bytes) => bytes,
-            Self::Copied(slab) => slab.bytes(),
-        }
-    }
-}
-
-/// Keeps memory for the next messages: the larger piece.
-fn keep(place: &mut Option<Slab>, slab: Slab) {
-    if place.as_ref().is_none_or(|kept| kept.capacity() < slab.capacity()) {
-        *place = Some(slab);
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a client knows of the parameters, and that it asks again where that may be out of date.
 
-use super::{Client, Elements};
+use super::Client;
+use super::elements::Elements;
 use crate::ps::Error;
 use crate::ps::message::{Head, Layout, Meta};
 use crate::ps::protocol::{Reply, Request, Seen, bare};

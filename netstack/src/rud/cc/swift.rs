@@ -139,8 +139,9 @@ impl Swift {
 
     fn grow(&mut self, acked: u32) {
         //= rud/spec.md section 7.4
-        // By one for each datagram in slow start; then by a sixteenth of the window a round, or an eighth of a datagram, but the less the larger it is: so two
-        // senders become even although each is marked as often as the other. By an eighth when there was no queue for some rounds.
+        // By one for each datagram in slow start; then by a sixteenth of the window a round, or an eighth of a datagram, but the
+        // less the larger it is: so two senders become even although each is marked as often as the other. By an eighth when there
+        // was no queue for some rounds.
         let acked = u64::from(acked);
         self.window += if self.slow_start {
             acked * ONE
