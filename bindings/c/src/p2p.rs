@@ -75,7 +75,8 @@ pub struct ExchangeEntry {
 /// than there is room for, stays with its sender until it is received: two ranks that send each other such ones before they receive wait
 /// for each other; shouter_exchange does not. Data must be aligned to its elements. The group goes on after SHOUTER_ERROR_ARGUMENT,
 /// SHOUTER_ERROR_MISMATCH (the receive is too short, or of another type: an error on both ranks, and the message is gone) and
-/// SHOUTER_ERROR_DEADLINE (nobody has received it, or sent it, within the group's own deadline).
+/// SHOUTER_ERROR_DEADLINE (nobody has received it, or sent it, within the group's own deadline). A rank that is stopped while it fetches
+/// the data is waited for until the key heartbeat_timeout has found it, whatever the deadline.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_send(
     shouter: *const Shouter,
