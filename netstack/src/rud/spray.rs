@@ -23,6 +23,9 @@ const FIRST_REST: u64 = 1_000_000;
 /// The rest doubles at most this often: to about a second.
 const MOST_DOUBLINGS: u8 = 10;
 
+/// The most datagrams that a delay is judged by.
+const MOST_SAMPLES: u16 = 16;
+
 /// Whether a path is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
@@ -101,6 +104,12 @@ impl Spray {
     /// The paths that are in use.
     pub(super) fn in_use(&self) -> u16 {
         self.count - self.out
+    }
+
+    /// So many datagrams in turn meet a short path, if there are some among long ones; one where none was late.
+    #[inline]
+    pub(super) fn samples(&self) -> u16 {
+        if self.shares.are_kept() { self.in_use().min(MOST_SAMPLES) } else { 1 }
     }
 
     /// The path of a datagram without data.

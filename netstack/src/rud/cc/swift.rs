@@ -39,8 +39,9 @@ struct Round {
     acked: u32,
     marked: u32,
     lost: u32,
-    /// The least delay.
+    /// The least delay, and the datagrams acknowledged with one: those of rounds before, too, where all of them were too few to judge it.
     delay: u64,
+    delays: u32,
 }
 
 /// The window of one session. Times are nanoseconds.
@@ -61,6 +62,8 @@ pub(in crate::rud) struct Swift {
     base: u64,
     /// Whether the network marks datagrams.
     marks: bool,
+    /// Datagrams that a delay above the target is judged by.
+    samples: u32,
     /// The delay with a quarter of the queue that is aimed at; less counts as no queue.
     drained: u64,
     /// The delay above which the window shrinks.
@@ -99,6 +102,7 @@ impl Swift {
             least_queue: nanos(config.queue_delay),
             base: NEVER,
             marks: false,
+            samples: 1,
             drained: NEVER,
             target: NEVER,
             above: false,
@@ -168,7 +172,7 @@ impl Swift {
         if marked != 0 {
             left = ONE - self.alpha / 2;
         }
-        if delay != NEVER && self.base != NEVER {
+        if delay != NEVER && self.base != NEVER && !self.round.is_partial(self.target, self.samples) {
             let above = delay > self.target;
             let believed = self.believes(delay);
             if believed && delay > self.drained && (above || lost != 0) {
@@ -222,7 +226,12 @@ impl Swift {
                 self.window = (self.window * left / ONE).max(LEAST);
             }
         }
-        self.round = Round::new(now);
+        let Round { delay, delays, .. } = self.round;
+        let next = Round::new(now);
+        self.round = match self.round.is_partial(self.target, self.samples) {
+            true => Round { delay, delays, ..next },
+            false => next,
+        };
         if (self.window, self.delay / 1024) != self.paced_for {
             self.set_pace();
         }
@@ -250,7 +259,15 @@ impl Swift {
 
 impl Round {
     const fn new(began: u64) -> Self {
-        Self { began, acked: 0, marked: 0, lost: 0, delay: NEVER }
+        Self { began, acked: 0, marked: 0, lost: 0, delay: NEVER, delays: 0 }
+    }
+
+    /// Whether its delay is above the target, and of too few datagrams.
+    #[inline]
+    const fn is_partial(&self, target: u64, samples: u32) -> bool {
+        //= rud/spec.md section 7.4
+        // One path may be far shorter than the others, and the window less than the paths.
+        self.delay > target && self.delays < samples
     }
 }
 
@@ -272,6 +289,7 @@ impl Controller for Swift {
             self.marks = sample.marks;
             self.aim();
         }
+        self.samples = sample.samples;
         let in_time = sample.delay <= self.target && sample.delay != NEVER;
         if in_time
             && 2 * sample.flight < self.limit()
@@ -326,7 +344,10 @@ impl Swift {
         self.judged.0 += sample.acked;
         self.round.acked += sample.acked;
         self.round.marked += sample.marked;
-        self.round.delay = self.round.delay.min(sample.delay);
+        if sample.delay != NEVER {
+            self.round.delay = self.round.delay.min(sample.delay);
+            self.round.delays += sample.acked;
+        }
         let congested = sample.marked != 0 || sample.delay != NEVER && sample.delay > self.target;
         if congested && self.slow_start {
             //= rud/spec.md section 7.3

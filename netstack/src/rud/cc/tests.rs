@@ -35,7 +35,7 @@ impl Rounds {
     fn sample(&self, delay: u64, acked: u32, marked: u32) -> AckSample {
         let (now, sent_at) = (self.now, self.now - 1);
         let (base, marks, flight) = (BASE, self.marks, self.swift.limit());
-        AckSample { now, acked, marked, spurious: 0, sent_at, delay, base, marks, flight }
+        AckSample { now, acked, marked, spurious: 0, sent_at, delay, base, marks, samples: 1, flight }
     }
 
     /// A whole window is acknowledged, of which so many were marked, and so many more lost.
@@ -132,6 +132,27 @@ fn a_queue_is_emptied_once_a_round_and_only_if_all_of_the_round_met_it() {
     }
     assert_eq!(rounds.swift.limit(), 1);
     assert!(rounds.swift.gap() > 10 * BASE, "a sixteenth of a datagram: {}", rounds.swift.gap());
+}
+
+//= rud/spec.md section 7.4
+#[test]
+fn a_short_path_among_long_ones_keeps_the_window_open() {
+    let mut rounds = Rounds::open(8);
+    let mut acked = |delay| {
+        rounds.now += delay;
+        let sample = AckSample { samples: 16, ..rounds.sample(delay, 1, 0) };
+        let before = rounds.swift.limit();
+        rounds.swift.on_acked(&sample);
+        rounds.swift.limit() < before
+    };
+    for _ in 0..4 {
+        for path in 0..16 {
+            assert!(!acked(BASE + if path == 3 { 0 } else { 60_000 }));
+        }
+    }
+    acked(BASE);
+    let shrunk: Vec<bool> = (0..32).map(|_| acked(BASE + 60_000)).collect();
+    assert_eq!(shrunk.iter().filter(|shrunk| **shrunk).count(), 2, "once in 16 datagrams: {shrunk:?}");
 }
 
 //= rud/spec.md section 7.4

@@ -261,6 +261,7 @@ impl Session {
             delay: signal.delay,
             base: signal.base,
             marks,
+            samples: self.spray.samples().into(),
             flight,
         });
         if acked.newest && self.spray.count() > 1 && signal.base != NEVER {

@@ -8,11 +8,20 @@ use crate::sim::{LinkConfig, tests::delayed};
 
 /// Time in which both ends have found the paths that have died, and in which the window is open again after that, in nanoseconds.
 const UNTIL_KNOWN: u64 = 150_000_000;
-const UNTIL_OPEN: u64 = 10_000_000;
+const UNTIL_OPEN: u64 = 20_000_000;
 
-/// Payload bits per second that one end receives in 40 round-trip times, after 40 others, or some time after the paths of `dead` have
+/// What is wrong with some paths.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    /// They carry nothing, from some time on.
+    Dead,
+    /// They take so many microseconds longer from the sender; as with a queue of others.
+    Long(u64),
+}
+
+/// Payload bits per second that one end receives in 40 round-trip times, after 40 others, or some time after `some` paths have
 /// failed.
-fn goodput(loss: f64, rtt_us: u64, paths: u16, dead: &[u16]) -> f64 {
+fn goodput(loss: f64, rtt_us: u64, paths: u16, (some, fault): (&[u16], Fault)) -> f64 {
     let link = LinkConfig { bits_per_second: 100_000_000_000, loss, ..delayed(rtt_us * 500) };
     let mut world = World::with_paths(7, link, paths);
     // Numbers of this form have full payloads.
@@ -25,12 +34,18 @@ fn goodput(loss: f64, rtt_us: u64, paths: u16, dead: &[u16]) -> f64 {
             world.step();
         }
     };
+    if let Fault::Long(by) = fault {
+        world.long = (some.to_vec(), by * 1000);
+    }
     run(&mut world, span);
-    if !dead.is_empty() {
-        world.dead.extend(dead);
+    if fault != Fault::Dead {
+        let open = world.now + UNTIL_OPEN;
+        run(&mut world, open);
+    } else if !some.is_empty() {
+        world.dead.extend(some);
         let late = world.now + UNTIL_KNOWN;
-        while world.ends.iter().any(|end| usize::from(end.endpoint.counters(end.id).paths_out) < dead.len()) {
-            assert!(world.now < late, "{dead:?} are not known at {rtt_us} us");
+        while world.ends.iter().any(|end| usize::from(end.endpoint.counters(end.id).paths_out) < some.len()) {
+            assert!(world.now < late, "{some:?} are not known at {rtt_us} us");
             let soon = world.now + span;
             run(&mut world, soon);
         }
@@ -52,7 +67,7 @@ fn the_goodput_table_is_as_committed() {
     for loss in [0.0, 0.001, 0.01, 0.05, 0.1, 0.2] {
         write!(table, "{:>5.1}%", loss * 100.0).unwrap();
         for rtt_us in [10, 50, 200] {
-            write!(table, "{:>12.1}", goodput(loss, rtt_us, 4, &[])).unwrap();
+            write!(table, "{:>12.1}", goodput(loss, rtt_us, 4, (&[], Fault::Dead))).unwrap();
         }
         table.push('\n');
     }
@@ -60,7 +75,15 @@ fn the_goodput_table_is_as_committed() {
     for dead in [&[6][..], &[1, 3, 5, 7, 9], &[0, 1, 3, 5, 6, 8, 9], &nine] {
         write!(table, "{} of 10 paths dead", dead.len()).unwrap();
         for rtt_us in [10, 50, 200] {
-            write!(table, "{:>12.1}", goodput(0.0, rtt_us, 10, dead)).unwrap();
+            write!(table, "{:>12.1}", goodput(0.0, rtt_us, 10, (dead, Fault::Dead))).unwrap();
+        }
+        table.push('\n');
+    }
+    for (long, of, by) in [(15, 16, 30), (8, 16, 30), (3, 4, 30), (9, 10, 100)] {
+        let paths: Vec<u16> = (of - long..of).collect();
+        write!(table, "{long} of {of} paths {by} us longer").unwrap();
+        for rtt_us in [10, 50, 200] {
+            write!(table, "{:>12.1}", goodput(0.0, rtt_us, of, (&paths, Fault::Long(by)))).unwrap();
         }
         table.push('\n');
     }

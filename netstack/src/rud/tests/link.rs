@@ -214,6 +214,10 @@ pub(super) struct World {
     /// The longest datagrams that pass from either end, in bytes, on the paths of `narrow`, or on all if it is empty.
     pub(super) carries: [usize; 2],
     pub(super) narrow: Vec<u16>,
+    /// The paths that take longer than the link, from end 0, and by how many nanoseconds.
+    pub(super) long: (Vec<u16>, u64),
+    /// What is on them, and when it arrives.
+    detour: VecDeque<(u64, Datagram)>,
     /// What the ends send, with the number of the end, where it is recorded.
     pub(super) recorded: Option<Vec<(usize, Datagram)>>,
 }
@@ -275,6 +279,8 @@ impl World {
             dead: Vec::new(),
             carries: [usize::MAX; 2],
             narrow: Vec::new(),
+            long: (Vec::new(), 0),
+            detour: VecDeque::new(),
             recorded: None,
         }
     }
@@ -284,7 +290,17 @@ impl World {
         let mut next = u64::MAX;
         for (to, end) in self.ends.iter_mut().enumerate() {
             let now = Instant::from_nanos(self.now);
+            let mut arrived = Vec::new();
             while let Some(datagram) = self.links[1 - to].receive(now) {
+                match to == 1 && self.long.0.contains(&(datagram.src_port - PORTS[0])) {
+                    true => self.detour.push_back((self.now + self.long.1, datagram)),
+                    false => arrived.push(datagram),
+                }
+            }
+            while to == 1 && self.detour.front().is_some_and(|(at, _)| *at <= self.now) {
+                arrived.extend(self.detour.pop_front().map(|(_, datagram)| datagram));
+            }
+            for datagram in arrived {
                 if end.alive {
                     let congestion_experienced = self.mark_all;
                     let meta = DatagramMeta { congestion_experienced, ..meta(to, datagram.src_port) };
@@ -328,6 +344,9 @@ impl World {
         }
         for arrival in self.links.iter().filter_map(Link::next_arrival) {
             next = next.min(arrival.as_nanos());
+        }
+        if let Some((at, _)) = self.detour.front() {
+            next = next.min(*at);
         }
         if next == u64::MAX {
             return false;
