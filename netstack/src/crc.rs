@@ -22,8 +22,8 @@ fn long(bytes: &[u8]) -> u32 {
 }
 
 #[inline(never)]
-fn long_between(front: [u8; 4], bytes: &[u8], back: [u8; 4]) -> u32 {
-    crc32c_behind(crc32c_behind(crc32c(&front), bytes), &back)
+fn long_between(front: [u8; 4], fixed: &[u8], bytes: &[u8], back: [u8; 4]) -> u32 {
+    [fixed, bytes, &back].into_iter().fold(crc32c(&front), crc32c_behind)
 }
 
 #[inline(never)]
@@ -34,10 +34,15 @@ fn long_behind(first: u32, second: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// The CRC32C of `bytes` between two words.
+/// The CRC32C of `fixed` and `bytes` between two words. The first word and `fixed` are whole words of 8 bytes together.
 #[inline]
-pub(crate) fn crc32c_between(front: [u8; 4], bytes: &[u8], back: [u8; 4]) -> u32 {
-    sys::between(front, bytes, back).unwrap_or_else(|| long_between(front, bytes, back))
+pub(crate) fn crc32c_between<const N: usize>(
+    front: [u8; 4],
+    fixed: &[u8; N],
+    bytes: &[u8],
+    back: [u8; 4],
+) -> u32 {
+    sys::between(front, fixed, bytes, back).unwrap_or_else(|| long_between(front, fixed, bytes, back))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ pub(super) fn behind(_first: u32, _bytes: &[u8]) -> Option<u32> {
 
 /// As above.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn between(_front: [u8; 4], _bytes: &[u8], _back: [u8; 4]) -> Option<u32> {
+pub(super) fn between<const N: usize>(_: [u8; 4], _: &[u8; N], _: &[u8], _: [u8; 4]) -> Option<u32> {
     None
 }
 
@@ -29,13 +29,19 @@ pub(super) fn behind(first: u32, bytes: &[u8]) -> Option<u32> {
     None
 }
 
-/// The CRC32C of `bytes` between two words; `None` as for [`behind`].
+/// The CRC32C of `fixed` and `bytes` between two words; `None` as for [`behind`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
-pub(super) fn between(front: [u8; 4], bytes: &[u8], back: [u8; 4]) -> Option<u32> {
+pub(super) fn between<const N: usize>(
+    front: [u8; 4],
+    fixed: &[u8; N],
+    bytes: &[u8],
+    back: [u8; 4],
+) -> Option<u32> {
+    const { assert!(N % 8 == 4, "it begins with the second half of a word") };
     if bytes.len() <= SHORT && has_instruction() {
         // SAFETY: as above.
-        return Some(unsafe { framed(front, bytes, back) });
+        return Some(unsafe { framed(front, fixed, bytes, back) });
     }
     None
 }
@@ -48,22 +54,48 @@ fn has_instruction() -> bool {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse4.2")]
-fn framed(front: [u8; 4], bytes: &[u8], back: [u8; 4]) -> u32 {
-    !continued(continued(continued(!0, &front), bytes), &back)
+fn framed<const N: usize>(front: [u8; 4], fixed: &[u8; N], bytes: &[u8], back: [u8; 4]) -> u32 {
+    use core::arch::x86_64::{_mm_crc32_u32, _mm_crc32_u64};
+
+    let (half, words) = fixed.as_rchunks::<8>();
+    let half = half.first_chunk().map_or(0, |half| u32::from_le_bytes(*half));
+    let first = u64::from(half) << 32 | u64::from(u32::from_le_bytes(front));
+    let mut state = _mm_crc32_u64(u64::from(!0_u32), first);
+    for word in words {
+        state = _mm_crc32_u64(state, u64::from_le_bytes(*word));
+    }
+    !_mm_crc32_u32(continued(state as u32, bytes), u32::from_le_bytes(back))
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse4.2")]
+#[inline]
 fn continued(state: u32, bytes: &[u8]) -> u32 {
     use core::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64};
 
-    let (words, rest) = bytes.as_chunks();
-    let state =
-        words.iter().fold(state.into(), |state, word| _mm_crc32_u64(state, u64::from_le_bytes(*word)));
+    // Of 32 bytes, four instructions of the loop are those that it is for.
+    let (blocks, rest) = bytes.as_chunks::<32>();
     let (words, rest) = rest.as_chunks();
-    let state =
-        words.iter().fold(state as u32, |state, word| _mm_crc32_u32(state, u32::from_le_bytes(*word)));
+    let mut state = u64::from(state);
+    for block in blocks {
+        for word in block.as_chunks().0 {
+            state = _mm_crc32_u64(state, u64::from_le_bytes(*word));
+        }
+    }
+    for word in words {
+        state = _mm_crc32_u64(state, u64::from_le_bytes(*word));
+    }
+    let mut state = state as u32;
+    if rest.is_empty() {
+        return state;
+    }
     let (words, rest) = rest.as_chunks();
-    let state = words.iter().fold(state, |state, word| _mm_crc32_u16(state, u16::from_le_bytes(*word)));
+    for word in words {
+        state = _mm_crc32_u32(state, u32::from_le_bytes(*word));
+    }
+    let (words, rest) = rest.as_chunks();
+    for word in words {
+        state = _mm_crc32_u16(state, u16::from_le_bytes(*word));
+    }
     rest.iter().fold(state, |state, byte| _mm_crc32_u8(state, *byte))
 }

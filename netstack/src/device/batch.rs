@@ -226,10 +226,16 @@ impl TxBatch {
         self.frames.get(self.head..self.tail).unwrap_or_default()
     }
 
+    /// How many frames wait.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.tail - self.head
+    }
+
     /// How many more frames fit.
     #[inline]
     pub fn room(&self) -> usize {
-        self.capacity - (self.tail - self.head)
+        self.capacity - self.len()
     }
 
     /// How many frames fit when none waits.
@@ -277,6 +283,28 @@ impl TxBatch {
         let filled = place.fill(headers, extents, offload);
         self.tail += usize::from(filled);
         filled.then_some(true)
+    }
+
+    /// Adds a frame with this payload, whose header `write` puts in its place, and gives the length of; false when the batch is full. `None` if
+    /// `write` gives none.
+    #[cfg(feature = "rud")]
+    #[inline(always)]
+    pub(crate) fn push_with(
+        &mut self,
+        payload: Option<Extent>,
+        write: impl FnOnce(&mut [u8; HEADER_CAPACITY]) -> Option<usize>,
+    ) -> Option<bool> {
+        let Some(place) = self.place() else {
+            return Some(false);
+        };
+        let len = write(&mut place.header)?;
+        place.header_len = len.min(HEADER_CAPACITY) as u8;
+        place.offload = Offload::NONE;
+        let extent = payload.unwrap_or(Extent::EMPTY);
+        (place.extents[0], place.extent_count) = (extent, u8::from(payload.is_some()));
+        place.payload_len = extent.len() as u32;
+        self.tail += 1;
+        Some(true)
     }
 
     /// The frame that was added last, to be completed.

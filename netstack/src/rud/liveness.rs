@@ -20,6 +20,8 @@ pub(super) struct Liveness {
     last_heard: u64,
     suspected_at: u64,
     clue: Clue,
+    /// No timer's time is earlier. Nearly every datagram puts one off: that is looked at when this time has come.
+    at: u64,
 }
 
 /// The end of a peer.
@@ -34,7 +36,7 @@ pub(super) struct Silence {
 impl Liveness {
     /// Of a session that begins now: the first heartbeat shows the peer that this end is alive.
     pub(super) fn new(now: u64, config: &Config) -> Self {
-        Self {
+        let mut liveness = Self {
             heartbeat: nanos(config.heartbeat),
             dead_after: nanos(config.dead_after),
             heartbeat_due: true,
@@ -42,7 +44,10 @@ impl Liveness {
             last_heard: now,
             suspected_at: NEVER,
             clue: Clue::Nothing,
-        }
+            at: NEVER,
+        };
+        liveness.set_deadline();
+        liveness
     }
 
     /// How long a peer may be silent.
@@ -74,7 +79,9 @@ impl Liveness {
 
     /// An acknowledgement went out: whether it was the heartbeat that was due.
     pub(super) fn take_heartbeat(&mut self) -> bool {
-        core::mem::take(&mut self.heartbeat_due)
+        let was_due = core::mem::take(&mut self.heartbeat_due);
+        self.set_deadline();
+        was_due
     }
 
     /// Something valid came from the peer.
@@ -94,6 +101,15 @@ impl Liveness {
 
     /// Fires the timers whose time has come; returns the silence if the peer is dead.
     pub(super) fn on_timeout(&mut self, now: u64) -> Option<Silence> {
+        if now < self.at {
+            return None;
+        }
+        let silence = self.fire(now);
+        self.set_deadline();
+        silence
+    }
+
+    fn fire(&mut self, now: u64) -> Option<Silence> {
         if now >= self.heartbeat_at() {
             self.heartbeat_due = true;
         }
@@ -112,11 +128,15 @@ impl Liveness {
         Some(Silence { silent: now.saturating_sub(self.last_heard), clue: self.clue })
     }
 
-    /// When `on_timeout` has something to do.
+    /// When to call `on_timeout`, which may find nothing to do then.
     #[inline]
     pub(super) fn deadline(&self) -> u64 {
+        self.at
+    }
+
+    fn set_deadline(&mut self) {
         let listen_at = self.listen_at();
-        if self.heartbeat_due { listen_at } else { listen_at.min(self.heartbeat_at()) }
+        self.at = if self.heartbeat_due { listen_at } else { listen_at.min(self.heartbeat_at()) };
     }
 
     fn heartbeat_at(&self) -> u64 {

@@ -10,11 +10,11 @@ use std::sync::Arc;
 #[cfg(test)]
 mod tests;
 
-/// The paths of one session. They differ in the UDP source port alone. Both CRCs are those of the addresses in `first`.
+/// The paths of one session. They differ in the UDP source port alone. Both CRCs are those of the addresses in `to`.
 #[derive(Debug)]
 pub(super) struct Paths {
-    /// Path 0.
-    first: Destination,
+    /// That of the last datagram: all have the same but for the source port.
+    to: Destination,
     /// The source port of each path, of which there is one at least.
     ports: Arc<[u16]>,
     /// The CRC of the addresses, for datagrams to the peer and for those from it.
@@ -25,7 +25,7 @@ pub(super) struct Paths {
 impl Paths {
     pub(super) fn new(params: &SessionParams) -> Self {
         Self {
-            first: Destination {
+            to: Destination {
                 local_ip: params.local_ip,
                 remote_ip: params.remote_ip,
                 src_port: params.local_ports.first().copied().unwrap_or(0),
@@ -39,19 +39,19 @@ impl Paths {
 
     /// The peer's address.
     pub(super) fn remote_ip(&self) -> IpAddr {
-        self.first.remote_ip
+        self.to.remote_ip
     }
 
     /// Whether a datagram has the session's addresses. Its ports are covered by the CRC.
     #[inline]
     pub(super) fn lead(&self, meta: &DatagramMeta) -> bool {
-        meta.src_ip == self.first.remote_ip && meta.dst_ip == self.first.local_ip
+        meta.src_ip == self.to.remote_ip && meta.dst_ip == self.to.local_ip
     }
 
     /// Whether the CRC of a datagram from the peer is right.
     #[inline]
     pub(super) fn verify(&self, meta: &DatagramMeta, header: &Header, datagram: &[u8]) -> bool {
-        crc::verify(datagram, header.payload_offset(), self.crc_in, meta.src_port, meta.dst_port)
+        crc::verify(datagram, header.body_len, self.crc_in, (meta.src_port, meta.dst_port))
     }
 
     /// Puts the fixed header, with the CRC if the datagram gets no seal, in front of the body that lies in `head`, which has room for both, and sends both and the payload on `path`. False if `emit`
@@ -59,7 +59,7 @@ impl Paths {
     // Inlined, as its callers make the header: its fields need not be stored first.
     #[inline(always)]
     pub(super) fn send<const N: usize, E: Emit>(
-        &self,
+        &mut self,
         path: u16,
         header: &Header,
         head: &mut [u8; N],
@@ -68,16 +68,17 @@ impl Paths {
         emit: &mut E,
     ) -> bool {
         let len = header.payload_offset();
-        if let Some(fixed) = head.first_chunk_mut::<HEADER_LEN>() {
-            header.emit(fixed);
-        }
-        let mut to = self.first;
+        let to = &mut self.to;
         if let Some(port) = self.ports.get(usize::from(path)) {
             to.src_port = *port;
         }
-        if !E::SEALS {
-            crc::seal(&mut head[..len], self.crc_out, to.src_port, to.dst_port, payload_crc);
+        if let Some((fixed, body)) = head.split_first_chunk_mut::<HEADER_LEN>() {
+            header.emit(fixed);
+            if !E::SEALS {
+                let body = &body[..usize::from(header.body_len)];
+                crc::seal(fixed, body, self.crc_out, (to.src_port, to.dst_port), payload_crc);
+            }
         }
-        emit.emit(&to, &head[..len], payload)
+        emit.emit(to, &head[..len], payload)
     }
 }

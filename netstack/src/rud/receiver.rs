@@ -202,6 +202,12 @@ impl Receiver {
         if ahead > MAX_WINDOW {
             return false;
         }
+        self.raise_floor(base);
+        true
+    }
+
+    /// The floor becomes `base`, or is raised further by what has arrived.
+    fn raise_floor(&mut self, base: Psn) {
         //= rud/spec.md section 5.4
         // The floor follows the sender's base.
         while self.floor.word_start() != base.word_start() {
@@ -219,7 +225,6 @@ impl Receiver {
             self.highest = base;
         }
         self.advance();
-        true
     }
 
     /// The report of a data datagram: the word to name (counted from the floor's) and its consumed PSNs.

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 
 use super::api::{Config, MessageToken};
 use super::nanos;
-use super::recovery::NEVER;
+use super::recovery::{NEVER, Recovery};
 use crate::device::FramesOut;
 use crate::region::Extent;
 use crate::scratch::Bytes;
@@ -92,14 +92,14 @@ impl Acked {
 
     /// Takes the timing from the acknowledgement of a datagram. True if it is certain that the last transmission arrived.
     #[inline]
-    fn take_in(&mut self, context: &AckContext, sent: &Transmission) -> bool {
+    fn take_in(&mut self, context: &AckContext<'_>, sent: &Transmission) -> bool {
         //= rud/spec.md section 6.3
         // An acknowledgement sooner after a resend than a round trip takes may be that of an earlier transmission;
         // sooner than half the smallest round trip, it must be.
         if sent.lost || sent.tries > 1 {
             let elapsed = context.now.saturating_sub(sent.sent_at);
-            if sent.lost || elapsed < context.round_trip {
-                self.spurious += u32::from(sent.lost || elapsed < context.min_rtt / 2);
+            if sent.lost || elapsed < context.recovery.round_trip() {
+                self.spurious += u32::from(sent.lost || elapsed < context.recovery.min_rtt() / 2);
                 return sent.tries == 1;
             }
         }
@@ -127,15 +127,13 @@ pub(super) trait OnSettled {
     fn released(&mut self, token: MessageToken);
 }
 
-/// The times that `Sender` needs to judge an acknowledgement.
+/// By what `Sender` judges an acknowledgement.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AckContext {
+pub(super) struct AckContext<'a> {
     /// Now.
     pub(super) now: u64,
-    /// Smallest round-trip time seen.
-    pub(super) min_rtt: u64,
-    /// The least time of a round trip at present.
-    pub(super) round_trip: u64,
+    /// The round-trip times so far.
+    pub(super) recovery: &'a Recovery,
 }
 
 /// The sending half. A slot's message is in `messages` at the slot's index; the slot of a PSN that is not settled is in `slots`
@@ -383,7 +381,8 @@ impl Sender {
     /// Whether nothing can follow the picked datagram until something is acknowledged.
     #[inline]
     pub(super) fn is_last(&self) -> bool {
-        self.slots.queued() + self.slots.lost() <= 1 && self.capacity() == 0 || self.sequence.room() <= 1
+        let is_full = || self.slots.free() == 0 || self.slots.used().1 >= self.most;
+        self.slots.queued() + self.slots.lost() <= 1 && is_full() || self.sequence.room() <= 1
     }
 
     /// Whether something waits behind the picked datagram.
@@ -450,7 +449,7 @@ impl Sender {
     #[inline]
     pub(super) fn on_cumulative(
         &mut self,
-        context: &AckContext,
+        context: &AckContext<'_>,
         cumulative: Psn,
         acked: &mut Acked,
         on: &mut impl OnSettled,
@@ -470,7 +469,7 @@ impl Sender {
     #[inline]
     pub(super) fn on_word(
         &mut self,
-        context: &AckContext,
+        context: &AckContext<'_>,
         start: Psn,
         received: u64,
         refused: u64,
@@ -488,7 +487,7 @@ impl Sender {
     /// refused.
     fn settle_word(
         &mut self,
-        context: &AckContext,
+        context: &AckContext<'_>,
         start: Psn,
         mut unsettled: u64,
         received: u64,
@@ -510,8 +509,8 @@ impl Sender {
     }
 
     /// The PSN of the message in slot `at` was settled: it was consumed.
-    #[inline]
-    fn consumed(&mut self, context: &AckContext, at: usize, acked: &mut Acked, on: &mut impl OnSettled) {
+    #[inline(always)]
+    fn consumed(&mut self, context: &AckContext<'_>, at: usize, acked: &mut Acked, on: &mut impl OnSettled) {
         let sent = self.slots.take_off(at);
         if acked.take_in(context, &sent) {
             on.delivered(at);
@@ -526,7 +525,7 @@ impl Sender {
     }
 
     /// The PSN of the message in slot `at` was settled: it was refused.
-    fn refused(&mut self, context: &AckContext, at: usize, acked: &mut Acked, on: &mut impl OnSettled) {
+    fn refused(&mut self, context: &AckContext<'_>, at: usize, acked: &mut Acked, on: &mut impl OnSettled) {
         //= rud/spec.md section 6.6
         // The PSN is settled; the message waits, and then takes a new one.
         let sent = self.slots.take_off(at);

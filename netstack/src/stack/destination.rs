@@ -10,6 +10,8 @@ use super::SendError;
 use super::counters::Counters;
 use super::port::{LinkHeader, Port};
 use crate::device::Device;
+#[cfg(feature = "rud")]
+use crate::device::HEADER_CAPACITY;
 use crate::ip::is_unicast_ip;
 use crate::ip::neighbour::{Requester, Resolution};
 use crate::ip::path_mtu::PathMtus;
@@ -122,8 +124,37 @@ impl Template {
         }
     }
 
+    /// Puts the headers of a datagram with `len` bytes behind them into `frame`, and `header`, the first of those bytes; the length of all.
+    /// `len` has been checked against the MTU. `None` if the frame has no room.
+    #[cfg(feature = "rud")]
+    #[inline(always)]
+    pub(super) fn put_udp(
+        &self,
+        frame: &mut [u8; HEADER_CAPACITY],
+        (source_port, destination_port): (u16, u16),
+        (header, len): (&[u8], usize),
+        ecn: Ecn,
+    ) -> Option<usize> {
+        let LinkHeader { bytes, len: link_len } = &self.link;
+        *frame.first_chunk_mut()? = *bytes;
+        let mut end = usize::from(*link_len);
+        let behind_link = frame.get_mut(end..)?;
+        match self.remote {
+            IpAddr::V4(_) => {
+                *behind_link.first_chunk_mut()? = self.stamp_v4(source_port, destination_port, len, ecn);
+                end += IPV4_UDP;
+            }
+            IpAddr::V6(_) => {
+                *behind_link.first_chunk_mut()? = self.stamp_v6(source_port, destination_port, len, ecn);
+                end += IPV6_UDP;
+            }
+        }
+        frame.get_mut(end..end + header.len())?.copy_from_slice(header);
+        Some(end + header.len())
+    }
+
     #[inline]
-    pub(super) fn stamp_v4(
+    fn stamp_v4(
         &self,
         source_port: u16,
         destination_port: u16,
@@ -145,7 +176,7 @@ impl Template {
     }
 
     #[inline]
-    pub(super) fn stamp_v6(
+    fn stamp_v6(
         &self,
         source_port: u16,
         destination_port: u16,
@@ -184,7 +215,7 @@ pub(super) enum Miss {
 /// The templates in use.
 #[derive(Debug)]
 pub(super) struct Destinations {
-    slots: Vec<Option<Template>>,
+    slots: Box<[Option<Template>; SLOTS]>,
     /// The slot that was looked up last.
     last: usize,
     path_mtus: PathMtus,
@@ -192,7 +223,7 @@ pub(super) struct Destinations {
 
 impl Destinations {
     pub(super) fn new() -> Self {
-        Self { slots: vec![None; SLOTS], last: 0, path_mtus: PathMtus::new() }
+        Self { slots: Box::new([const { None }; SLOTS]), last: 0, path_mtus: PathMtus::new() }
     }
 
     /// The template for packets of `asker` from `local` (unspecified: whichever port has the best route) to `remote`.
@@ -201,15 +232,14 @@ impl Destinations {
         &mut self,
         now: Instant,
         ports: &mut [Port<D>],
-        local: IpAddr,
-        remote: IpAddr,
+        (local, remote): (&IpAddr, &IpAddr),
         asker: Requester,
     ) -> Result<&Template, Miss> {
         if !self.seek(ports, local, remote) {
-            self.add(now, ports, local, remote, asker)?;
+            self.add(now, ports, *local, *remote, asker)?;
         }
-        let slot = &self.slots[self.last & (SLOTS - 1)];
-        slot.as_ref().ok_or(Miss::Error(SendError::NoRoute { remote }))
+        let slot = &self.slots[self.last % SLOTS];
+        slot.as_ref().ok_or(Miss::Error(SendError::NoRoute { remote: *remote }))
     }
 
     /// Makes the template, and puts it into the slot that was looked up last.
@@ -223,7 +253,7 @@ impl Destinations {
         asker: Requester,
     ) -> Result<(), Miss> {
         let template = resolve(now, ports, &self.path_mtus, local, remote, asker)?;
-        self.slots[self.last & (SLOTS - 1)] = Some(template);
+        self.slots[self.last % SLOTS] = Some(template);
         Ok(())
     }
 
@@ -232,23 +262,23 @@ impl Destinations {
     pub(super) fn find_known<D>(
         &mut self,
         ports: &[Port<D>],
-        local: IpAddr,
-        remote: IpAddr,
+        local: &IpAddr,
+        remote: &IpAddr,
     ) -> Option<&Template> {
         let found = self.seek(ports, local, remote);
-        self.slots[self.last & (SLOTS - 1)].as_ref().filter(|_| found)
+        self.slots[self.last % SLOTS].as_ref().filter(|_| found)
     }
 
     /// Finds the slot for the template; true if that is in it.
     #[inline]
-    fn seek<D>(&mut self, ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> bool {
+    fn seek<D>(&mut self, ports: &[Port<D>], local: &IpAddr, remote: &IpAddr) -> bool {
         // Consecutive packets often take the same route.
         self.last_fits(ports, local, remote) || self.seek_by_hash(ports, local, remote)
     }
 
     /// The same, if the slot is not the one that was looked up last.
     #[inline(never)]
-    fn seek_by_hash<D>(&mut self, ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> bool {
+    fn seek_by_hash<D>(&mut self, ports: &[Port<D>], local: &IpAddr, remote: &IpAddr) -> bool {
         let hash = (bits(remote) ^ bits(local).rotate_left(16)).wrapping_mul(0x9e37_79b1);
         self.last = hash as usize >> 23 & (SLOTS - 1);
         self.last_fits(ports, local, remote)
@@ -256,10 +286,10 @@ impl Destinations {
 
     /// Whether the slot that was looked up last has the template.
     #[inline]
-    fn last_fits<D>(&self, ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> bool {
-        self.slots[self.last & (SLOTS - 1)].as_ref().is_some_and(|t| {
-            t.remote == remote
-                && t.local == local
+    fn last_fits<D>(&self, ports: &[Port<D>], local: &IpAddr, remote: &IpAddr) -> bool {
+        self.slots[self.last % SLOTS].as_ref().is_some_and(|t| {
+            t.remote == *remote
+                && t.local == *local
                 && ports.get(t.port).is_some_and(|port| port.iface.neighbours.generation() == t.generation)
         })
     }
@@ -301,7 +331,7 @@ impl Destinations {
 
 /// An address as bits to hash; of IPv6, the parts in which hosts of one network differ weigh most.
 #[inline]
-fn bits(address: IpAddr) -> u32 {
+fn bits(address: &IpAddr) -> u32 {
     match address {
         IpAddr::V4(address) => address.to_bits(),
         IpAddr::V6(address) => {
@@ -418,6 +448,12 @@ pub(super) struct Emitter<'a, D> {
 }
 
 impl<D: Device> Emitter<'_, D> {
+    /// Sends due datagrams of RUD. Not inlined beside TCP's segments: each loop keeps other things at hand.
+    #[inline(never)]
+    pub(super) fn transmit_rud(&mut self, rud: &mut crate::rud::Endpoint) {
+        rud.transmit(self.now, self);
+    }
+
     /// The port, next hop and source of a packet that waits for its neighbour; else it is lost, and counted.
     pub(super) fn pending(&mut self, miss: Miss) -> Result<(usize, IpAddr, IpAddr), Emitted> {
         match miss {

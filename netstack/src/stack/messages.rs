@@ -6,7 +6,7 @@ use super::destination::{Emitter, Miss, ip_udp_len, route, udp_packet_headers};
 use super::port::QueueError;
 use super::receive::Receiver;
 use super::{Progress, SendError, Stack};
-use crate::device::{Device, HEADER_CAPACITY, Offload, RxChecksum};
+use crate::device::{Device, HEADER_CAPACITY, RxChecksum};
 use crate::ip::neighbour::Requester;
 use crate::region::Extent;
 use crate::rud;
@@ -124,13 +124,12 @@ impl<D: Device> Emitter<'_, D> {
     /// Handles a datagram without a template: it waits for its neighbour, or is dropped. RUD takes a drop for a loss,
     /// and sends again.
     #[cold]
-    fn miss(&mut self, miss: Miss, to: (IpAddr, u16, u16), header: &[u8], payload: Option<Extent>) {
-        let (remote, source_port, destination_port) = to;
+    fn miss(&mut self, miss: Miss, to: &rud::Destination, header: &[u8], payload: Option<Extent>) {
         let Ok((port, next_hop, source)) = self.pending(miss) else { return };
         let payload = payload.as_ref().map_or(&[][..], |extent| extent.as_bytes());
         let len = header.len() + payload.len();
-        let ports = (source_port, destination_port);
-        let headers = udp_packet_headers((source, remote), ports, len, Ecn::Ect0);
+        let ports = (to.src_port, to.dst_port);
+        let headers = udp_packet_headers((source, to.remote_ip), ports, len, Ecn::Ect0);
         match (headers, self.ports.get_mut(port)) {
             (Some(headers), Some(port)) => {
                 let parts = [headers.as_bytes(), header, payload];
@@ -156,16 +155,16 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
     fn emit(&mut self, to: &rud::Destination, header: &[u8], payload: Option<Extent>) -> bool {
         //= RFC 768: a UDP checksum of zero says that there is none; over IPv4 that is allowed.
         //= RFC 6936 section 4: over IPv6 too, between hosts that agree on it, with a check of their own over addresses.
-        let (local, remote) = (to.local_ip, to.remote_ip);
-        let template = match self.destinations.find(self.now, self.ports, local, remote, Requester::Session) {
+        let ends = (&to.local_ip, &to.remote_ip);
+        let template = match self.destinations.find(self.now, self.ports, ends, Requester::Session) {
             Ok(template) => template,
             Err(miss) => {
-                self.miss(miss, (remote, to.src_port, to.dst_port), header, payload);
+                self.miss(miss, to, header, payload);
                 return true;
             }
         };
         let len = header.len() + payload.map_or(0, |extent| extent.len());
-        if len + ip_udp_len(&remote) > usize::from(template.port_mtu) {
+        if len + ip_udp_len(&to.remote_ip) > usize::from(template.port_mtu) {
             self.counters.tx_too_long += 1;
             return true;
         }
@@ -176,19 +175,9 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         if iface.room() == 0 {
             return false;
         }
-        let (link, payload) = (template.link.as_bytes(), payload.as_slice());
-        let (src_port, dst_port) = (to.src_port, to.dst_port);
-        let pushed = match remote {
-            IpAddr::V4(_) => {
-                let ip_udp = &template.stamp_v4(src_port, dst_port, len, Ecn::Ect0);
-                iface.push_parts(&[link, ip_udp, header], payload, Offload::NONE)
-            }
-            IpAddr::V6(_) => {
-                let ip_udp = &template.stamp_v6(src_port, dst_port, len, Ecn::Ect0);
-                iface.push_parts(&[link, ip_udp, header], payload, Offload::NONE)
-            }
-        };
-        match pushed {
+        let ports = (to.src_port, to.dst_port);
+        let put = |frame: &mut _| template.put_udp(frame, ports, (header, len), Ecn::Ect0);
+        match iface.push_with(payload, put) {
             Some(pushed) => {
                 self.counters.tx_rud += u64::from(pushed);
                 if iface.waiting() % AHEAD == 0 {
@@ -210,13 +199,13 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
             write(&mut bytes[..len]);
             return self.emit(to, &bytes[..len], None);
         }
-        let (local, remote) = (to.local_ip, to.remote_ip);
-        let template = match self.destinations.find(self.now, self.ports, local, remote, Requester::Session) {
+        let ends = (&to.local_ip, &to.remote_ip);
+        let template = match self.destinations.find(self.now, self.ports, ends, Requester::Session) {
             Ok(template) => template,
             Err(miss) => {
                 let mut bytes = vec![0; len];
                 write(&mut bytes);
-                self.miss(miss, (remote, to.src_port, to.dst_port), &bytes, None);
+                self.miss(miss, to, &bytes, None);
                 return true;
             }
         };
@@ -227,6 +216,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         if iface.room() == 0 {
             return false;
         }
+        let remote = to.remote_ip;
         let (ends, ports) = ((template.source, remote), (to.src_port, to.dst_port));
         let queued = match udp_packet_headers(ends, ports, len, Ecn::Ect0) {
             Some(ip_udp) if len + ip_udp_len(&remote) <= usize::from(template.port_mtu) => {

@@ -249,7 +249,9 @@ impl<D: Device> Stack<D> {
                     alone: !self.rud.wants_transmit() && self.tcp.has_one_ready(),
                     taken: 0,
                 };
-                self.rud.transmit(now, &mut emitter);
+                if self.rud.wants_transmit() {
+                    emitter.transmit_rud(&mut self.rud);
+                }
                 self.tcp.transmit(now, &mut emitter);
                 taken = emitter.taken;
             }
@@ -372,7 +374,7 @@ impl<D: Device> Stack<D> {
             return Err(SendError::BadSocket);
         }
         let (index, source, found) =
-            match self.destinations.find(now, &mut self.ports, local.ip(), to.ip(), Requester::User) {
+            match self.destinations.find(now, &mut self.ports, (&local.ip(), &to.ip()), Requester::User) {
                 Ok(template) => (template.port, template.source, Ok(template)),
                 Err(Miss::Pending { port, next_hop, source }) => (port, source, Err(next_hop)),
                 Err(Miss::Error(error)) => return Err(error),

@@ -126,7 +126,7 @@ impl Interface {
     #[cfg(feature = "rud")]
     #[inline]
     pub(super) fn waiting(&self) -> usize {
-        self.tx.frames().len()
+        self.tx.len()
     }
 
     /// Whether frames wait for the device.
@@ -165,6 +165,19 @@ impl Interface {
         offload: Offload,
     ) -> Option<bool> {
         let pushed = self.tx.push_parts(headers, payload, offload)?;
+        self.queued += u64::from(pushed);
+        Some(pushed)
+    }
+
+    /// The same with a frame whose header `write` puts in its place, and gives the length of. `None` if it gives none.
+    #[cfg(feature = "rud")]
+    #[inline(always)]
+    pub(super) fn push_with(
+        &mut self,
+        payload: Option<Extent>,
+        write: impl FnOnce(&mut [u8; HEADER_CAPACITY]) -> Option<usize>,
+    ) -> Option<bool> {
+        let pushed = self.tx.push_with(payload, write)?;
         self.queued += u64::from(pushed);
         Some(pushed)
     }
@@ -320,7 +333,7 @@ impl<D: Device> Port<D> {
 
     /// Drops all frames that wait.
     pub(super) fn drop_waiting(&mut self) {
-        let waiting = self.iface.tx.frames().len();
+        let waiting = self.iface.tx.len();
         self.iface.tx.consume(waiting);
         self.iface.sent += waiting as u64;
         self.device.drop_waiting();

@@ -144,7 +144,7 @@ impl<D: Device> Emitter<'_, D> {
 
 impl<D: Device> Emit for Emitter<'_, D> {
     fn path(&mut self, local: IpAddr, remote: IpAddr) -> Option<Path> {
-        let (index, mtu) = match self.destinations.find_known(self.ports, local, remote) {
+        let (index, mtu) = match self.destinations.find_known(self.ports, &local, &remote) {
             Some(template) => (template.port, template.mtu),
             None => {
                 let way = route(self.ports, local, remote).ok()?;
@@ -168,7 +168,7 @@ impl<D: Device> Emit for Emitter<'_, D> {
     #[inline]
     fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], segment_size: u16) -> Emitted {
         let (local, remote) = (to.local.ip(), to.remote.ip());
-        let template = match self.destinations.find(self.now, self.ports, local, remote, asker(header)) {
+        let template = match self.destinations.find(self.now, self.ports, (&local, &remote), asker(header)) {
             Ok(template) => template,
             Err(miss) => return self.hold_segment(miss, to, header, payload),
         };

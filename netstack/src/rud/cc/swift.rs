@@ -305,7 +305,7 @@ impl Controller for Swift {
             self.paced_for.0 = 0;
             return;
         }
-        self.take_in(sample);
+        self.take_in(*sample);
     }
 
     fn on_lost(&mut self, count: u32) {
@@ -335,7 +335,7 @@ impl Controller for Swift {
 }
 
 impl Swift {
-    fn take_in(&mut self, sample: &AckSample) {
+    fn take_in(&mut self, sample: AckSample) {
         if sample.spurious != 0 {
             self.on_spurious(sample.spurious);
         } else if sample.delay != NEVER {

@@ -47,23 +47,7 @@ impl Endpoint {
         };
         let mut entry = &mut self.entries[index as usize];
         if entry.session.is_none() {
-            //= rud/spec.md section 3.4
-            // Data alone is a first use, if it is undamaged and has the session's addresses.
-            if !header.kind.has_message() {
-                return;
-            }
-            let Some(params) = entry.enlisted.as_deref() else { return };
-            let paths = Paths::new(params);
-            if !paths.lead(meta) {
-                self.counters.wrong_address += 1;
-                return;
-            }
-            if params.seal.is_some() || !paths.verify(meta, &header, udp_payload) {
-                self.counters.crc_dropped += 1;
-                return;
-            }
-            let id = SessionId::new(index, entry.generation);
-            self.begin_enlisted(now, id);
+            self.on_first(now, index, meta, header, udp_payload);
             entry = &mut self.entries[index as usize];
         }
         let Some(session) = entry.session.as_deref_mut() else { return };
@@ -75,6 +59,29 @@ impl Endpoint {
             Accepted::Malformed => self.counters.malformed += 1,
         }
         Self::settle(&mut self.ready, &mut self.deadlines, now, index, entry);
+    }
+
+    /// A datagram with the tag of a session that has not begun, which may begin by it.
+    #[cold]
+    fn on_first(&mut self, now: u64, index: u16, meta: &DatagramMeta, header: Header, datagram: &[u8]) {
+        //= rud/spec.md section 3.4
+        // Data alone is a first use, if it is undamaged and has the session's addresses.
+        if !header.kind.has_message() {
+            return;
+        }
+        let entry = &self.entries[index as usize];
+        let Some(params) = entry.enlisted.as_deref() else { return };
+        let paths = Paths::new(params);
+        if !paths.lead(meta) {
+            self.counters.wrong_address += 1;
+            return;
+        }
+        if params.seal.is_some() || !paths.verify(meta, &header, datagram) {
+            self.counters.crc_dropped += 1;
+            return;
+        }
+        let id = SessionId::new(index, entry.generation);
+        self.begin_enlisted(now, id);
     }
 
     /// A datagram with the tag of no session.
@@ -156,7 +163,7 @@ impl Endpoint {
     #[inline]
     pub fn transmit(&mut self, now: Instant, emit: &mut impl Emit) {
         let now = now.as_nanos();
-        while let Some(&index) = self.ready.front() {
+        while let Some(index) = self.ready.pop_front() {
             let entry = &mut self.entries[index as usize];
             let outcome = match entry.session.as_deref_mut() {
                 Some(session) => {
@@ -173,21 +180,17 @@ impl Endpoint {
                 None => TransmitOutcome::Done,
             };
             match outcome {
-                TransmitOutcome::Done => {
-                    entry.ready = false;
-                    self.ready.pop_front();
-                }
+                TransmitOutcome::Done => entry.ready = false,
                 TransmitOutcome::Paced(at) => {
                     entry.ready = false;
                     if !core::mem::replace(&mut entry.paced, true) {
                         self.paced.push(Reverse((at, index)));
                     }
-                    self.ready.pop_front();
                 }
-                TransmitOutcome::More => self.ready.rotate_left(1),
+                TransmitOutcome::More => self.ready.push_back(index),
                 TransmitOutcome::Blocked => {
                     // The next session begins when there is room again.
-                    self.ready.rotate_left(1);
+                    self.ready.push_back(index);
                     return;
                 }
             }

@@ -16,7 +16,9 @@ fn heartbeats_follow_what_was_sent_last() {
     assert!(liveness.take_heartbeat(), "the first, at once");
     assert!(!liveness.take_heartbeat());
     liveness.on_sent(50);
-    assert_eq!(liveness.deadline(), 150);
+    assert_eq!(liveness.deadline(), 100);
+    assert_eq!(liveness.on_timeout(100), None);
+    assert_eq!(liveness.deadline(), 150, "put off");
     assert_eq!(liveness.on_timeout(149), None);
     assert!(!liveness.heartbeat_due());
     assert_eq!(liveness.on_timeout(150), None);

@@ -52,7 +52,7 @@ const HEADER: Header = Header {
 
 #[test]
 fn a_head_can_be_sent_again_and_keeps_its_body() {
-    let (ours, theirs) = (paths(0), paths(1));
+    let (mut ours, theirs) = (paths(0), paths(1));
     let mut outlet = Outlet::default();
     let mut head = [0xaa; HEAD_ROOM];
     head[HEADER_LEN..][..5].copy_from_slice(b"hello");

@@ -183,7 +183,7 @@ impl Sender {
     #[cold]
     pub(in crate::rud) fn on_bundle(
         &mut self,
-        context: &AckContext,
+        context: &AckContext<'_>,
         psn: Psn,
         consumed: u64,
         refused: u64,

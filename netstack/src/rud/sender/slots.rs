@@ -271,10 +271,11 @@ impl Slots {
         append(&mut self.all, if is_small { &mut self.small } else { &mut self.queued }, at);
     }
 
-    /// A queued or lost datagram was sent under `psn`.
+    /// The first of the queued or the lost datagrams was sent under `psn`.
     #[inline]
     pub(super) fn on_sent(&mut self, now: u64, at: usize, psn: Psn) {
-        let from = match self.all[at].marks & (LOST | SMALL_MARK) {
+        let slot = &mut self.all[at];
+        let from = match slot.marks & (LOST | SMALL_MARK) {
             0 => {
                 self.small_sent = 0;
                 &mut self.queued
@@ -288,8 +289,12 @@ impl Slots {
         if self.newest == at as u16 {
             self.newest = NIL;
         }
-        unlink(&mut self.all, from, at);
-        let slot = &mut self.all[at];
+        from.head = slot.next;
+        from.len -= 1;
+        let behind = from.head;
+        if behind == NIL {
+            from.tail = NIL;
+        }
         slot.psn = psn;
         slot.sent_at = now;
         slot.serial = self.serial;
@@ -297,6 +302,9 @@ impl Slots {
         slot.marks &= !LOST;
         self.serial = self.serial.wrapping_add(1);
         self.flight_bytes += slot.bytes as usize;
+        if let Some(first) = self.all.get_mut(usize::from(behind)) {
+            first.prev = NIL;
+        }
         append(&mut self.all, &mut self.sent, at);
     }
 

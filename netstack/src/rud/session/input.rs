@@ -88,14 +88,14 @@ impl Session {
             }
             DatagramKind::Ack | DatagramKind::Probe | DatagramKind::Answer => {
                 self.counters.acks_received += 1;
-                self.on_stamp(look, header, datagram, sink);
+                self.on_stamp(look, *header, datagram, sink);
             }
         }
         self.acks.set_due(header.ack_request);
         Accepted::Yes
     }
 
-    #[inline]
+    #[inline(always)]
     fn on_data(&mut self, now: u64, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
         match self.receiver.classify(header.psn) {
             Arrival::New => {
@@ -108,7 +108,7 @@ impl Session {
                 } else if header.kind == DatagramKind::Bundle {
                     self.on_bundle(header.psn, payload, sink);
                 } else {
-                    self.on_piece(header, datagram, sink);
+                    self.on_piece(*header, datagram, sink);
                 }
             }
             Arrival::Duplicate => {
@@ -170,7 +170,7 @@ impl Session {
 
     /// A part of a message: the last one to come makes it whole.
     #[cold]
-    fn on_piece(&mut self, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
+    fn on_piece(&mut self, header: Header, datagram: &[u8], sink: &mut impl Sink) {
         let (front, bytes) = datagram.split_at(header.payload_offset());
         let Some(split) = header.split(datagram) else { return };
         let body = &front[HEADER_LEN..front.len() - SPLIT_LEN];
@@ -190,7 +190,7 @@ impl Session {
     fn on_stamp(
         &mut self,
         Look { now, late, .. }: Look,
-        header: &Header,
+        header: Header,
         datagram: &[u8],
         sink: &mut impl Sink,
     ) {
@@ -219,8 +219,7 @@ impl Session {
     fn on_acknowledgement(&mut self, look: Look, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
         let Look { now, late, marks } = look;
         let flight = self.sender.flight();
-        let context =
-            AckContext { now, min_rtt: self.recovery.min_rtt(), round_trip: self.recovery.round_trip() };
+        let context = AckContext { now, recovery: &self.recovery };
         let mut acked = Acked::NOTHING;
         let mut settled = Settled { id: self.id, sink, spray: &mut self.spray };
         let first_word = header.cumulative.word_start();

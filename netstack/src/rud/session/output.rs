@@ -116,7 +116,7 @@ impl Session {
         };
         let sent = match payload {
             Some(payload) if header.payload_offset() + payload_len > self.mtu.limit() => {
-                self.send_pieces(pick, path, &header, payload, emit)
+                self.send_pieces(pick, path, header, payload, emit)
             }
             _ => {
                 self.cut = None;
@@ -152,7 +152,7 @@ impl Session {
         &mut self,
         pick: Pick,
         path: u16,
-        header: &Header,
+        header: Header,
         payload: Extent,
         emit: &mut E,
     ) -> bool {
@@ -176,7 +176,7 @@ impl Session {
                 ack_request: header.ack_request && is_last,
                 body_len: (body_len + SPLIT_LEN) as u8,
                 payload_len: piece.len() as u16,
-                ..*header
+                ..header
             };
             let crc = if E::SEALS { 0 } else { crate::crc::crc32c(piece.as_bytes()) };
             if emit.room() == 0 || !self.paths.send(path, &header, &mut head, crc, Some(piece), emit) {

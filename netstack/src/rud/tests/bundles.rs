@@ -174,7 +174,8 @@ fn dressed(bundle: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut bytes = bundle[..HEADER_LEN].to_vec();
     header.emit(bytes.first_chunk_mut().unwrap());
     let addresses = crc::addresses(link::IPS[0], link::IPS[1]);
-    crc::seal(&mut bytes, addresses, 40_000, link::PORTS[1], crate::crc::crc32c(payload));
+    let fixed = bytes.first_chunk_mut().unwrap();
+    crc::seal(fixed, &[], addresses, (40_000, link::PORTS[1]), crate::crc::crc32c(payload));
     bytes.extend_from_slice(payload);
     bytes
 }

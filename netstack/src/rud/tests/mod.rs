@@ -717,7 +717,8 @@ proptest! {
                 let front = HEADER + body;
                 let addresses = crc::addresses(link::IPS[0], link::IPS[1]);
                 let payload_crc = crate::crc::crc32c(&bytes[front..]);
-                crc::seal(&mut bytes[..front], addresses, 40_000, link::PORTS[1], payload_crc);
+                let (fixed, rest) = bytes.split_first_chunk_mut().unwrap();
+                crc::seal(fixed, &rest[..body], addresses, (40_000, link::PORTS[1]), payload_crc);
             }
             b.on_datagram(Instant::from_nanos(10), &meta(1, 40_000), &bytes, &mut journal);
             b.on_timeout(Instant::from_nanos(10), &mut journal);
