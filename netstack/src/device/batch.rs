@@ -285,26 +285,25 @@ impl TxBatch {
         filled.then_some(true)
     }
 
-    /// Adds a frame with this payload, whose header `write` puts in its place, and gives the length of; false when the batch is full. `None` if
-    /// `write` gives none.
+    /// Room for the header of the next frame, which [`push_written`](Self::push_written) adds then; `None` when the batch is full.
     #[cfg(feature = "rud")]
-    #[inline(always)]
-    pub(crate) fn push_with(
-        &mut self,
-        payload: Option<Extent>,
-        write: impl FnOnce(&mut [u8; HEADER_CAPACITY]) -> Option<usize>,
-    ) -> Option<bool> {
-        let Some(place) = self.place() else {
-            return Some(false);
-        };
-        let len = write(&mut place.header)?;
-        place.header_len = len.min(HEADER_CAPACITY) as u8;
-        place.offload = Offload::NONE;
+    #[inline]
+    pub(crate) fn next_header(&mut self) -> Option<&mut [u8; HEADER_CAPACITY]> {
+        self.place().map(|frame| &mut frame.header)
+    }
+
+    /// Adds the frame whose header of `len` bytes was put into its place, with this payload. Called once after each [`next_header`](Self::next_header)
+    /// at most.
+    #[cfg(feature = "rud")]
+    #[inline]
+    pub(crate) fn push_written(&mut self, len: usize, payload: Option<Extent>) {
+        let Some(frame) = self.frames.get_mut(self.tail) else { return };
+        frame.header_len = len.min(HEADER_CAPACITY) as u8;
+        frame.offload = Offload::NONE;
         let extent = payload.unwrap_or(Extent::EMPTY);
-        (place.extents[0], place.extent_count) = (extent, u8::from(payload.is_some()));
-        place.payload_len = extent.len() as u32;
+        (frame.extents[0], frame.extent_count) = (extent, u8::from(payload.is_some()));
+        frame.payload_len = extent.len() as u32;
         self.tail += 1;
-        Some(true)
     }
 
     /// The frame that was added last, to be completed.

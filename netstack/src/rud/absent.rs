@@ -38,6 +38,10 @@ impl Endpoint {
 
     pub(crate) fn on_timeout(&mut self, _: Instant, _: &mut impl Sink) {}
 
+    pub(crate) fn is_due(&self, _: Instant) -> bool {
+        false
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         None
     }

@@ -101,7 +101,7 @@ impl Receiver {
     }
 
     /// How `psn` compares with those that have arrived.
-    #[inline]
+    #[inline(always)]
     pub(super) fn classify(&self, psn: Psn) -> Arrival {
         let ahead = psn.since(self.floor);
         if ahead < MAX_WINDOW {

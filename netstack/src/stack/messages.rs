@@ -172,24 +172,20 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
             return false;
         };
         let iface = &mut port.iface;
-        if iface.room() == 0 {
+        let Some(frame) = iface.next_header() else {
             return false;
-        }
-        let ports = (to.src_port, to.dst_port);
-        let put = |frame: &mut _| template.put_udp(frame, ports, (header, len), Ecn::Ect0);
-        match iface.push_with(payload, put) {
-            Some(pushed) => {
-                self.counters.tx_rud += u64::from(pushed);
+        };
+        match template.put_udp(frame, (to.src_port, to.dst_port), (header, len), Ecn::Ect0) {
+            Some(header_len) => {
+                iface.push_written(header_len, payload);
+                self.counters.tx_rud += 1;
                 if iface.waiting() % AHEAD == 0 {
                     self.taken += port.flush(self.now);
                 }
-                pushed
             }
-            None => {
-                self.counters.tx_too_long += 1;
-                true
-            }
+            None => self.counters.tx_too_long += 1,
         }
+        true
     }
 
     /// A short datagram is copied into its frame's headers; another is written where the device reads it, in scratch memory of its port.

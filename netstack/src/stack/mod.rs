@@ -179,13 +179,13 @@ impl<D: Device> Stack<D> {
             self.more |= frames >= self.config.rx_budget;
             frames_in += frames;
         }
-        if self.rud.next_deadline().is_some_and(|deadline| deadline <= now) {
+        if self.rud.is_due(now) {
             self.rud.on_timeout(now, sink);
         }
         if self.ip_deadline().is_some_and(|deadline| deadline <= now) {
             self.poll_ip_timers(now);
         }
-        if self.tcp.next_deadline().is_some_and(|deadline| deadline <= now) {
+        if self.tcp.is_due(now) {
             self.tcp.on_timeout(now);
         }
         frames_in

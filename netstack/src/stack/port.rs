@@ -169,17 +169,19 @@ impl Interface {
         Some(pushed)
     }
 
-    /// The same with a frame whose header `write` puts in its place, and gives the length of. `None` if it gives none.
+    /// Room for the header of the next frame of data, which [`push_written`](Self::push_written) puts into the batch then; `None` if that has none.
     #[cfg(feature = "rud")]
-    #[inline(always)]
-    pub(super) fn push_with(
-        &mut self,
-        payload: Option<Extent>,
-        write: impl FnOnce(&mut [u8; HEADER_CAPACITY]) -> Option<usize>,
-    ) -> Option<bool> {
-        let pushed = self.tx.push_with(payload, write)?;
-        self.queued += u64::from(pushed);
-        Some(pushed)
+    #[inline]
+    pub(super) fn next_header(&mut self) -> Option<&mut [u8; HEADER_CAPACITY]> {
+        if self.room() == 0 { None } else { self.tx.next_header() }
+    }
+
+    /// Puts the frame whose header of `len` bytes was written into the batch, with this payload.
+    #[cfg(feature = "rud")]
+    #[inline]
+    pub(super) fn push_written(&mut self, len: usize, payload: Option<Extent>) {
+        self.tx.push_written(len, payload);
+        self.queued += 1;
     }
 
     /// The same with a frame that leaves nothing to the device: the checksum that `offload` requests is filled in.

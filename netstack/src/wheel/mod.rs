@@ -76,6 +76,8 @@ pub struct Wheel<T> {
     /// Ticks that have been worked off.
     elapsed: u64,
     levels: Box<[Level; LEVELS]>,
+    /// Nothing is due before, unless a timer was started since: zero then.
+    idle_until: Instant,
 }
 
 impl<T> Wheel<T> {
@@ -94,6 +96,7 @@ impl<T> Wheel<T> {
             len: 0,
             elapsed: now.as_nanos() >> TICK_SHIFT,
             levels: Box::new(levels),
+            idle_until: Instant::ZERO,
         }
     }
 
@@ -131,6 +134,7 @@ impl<T> Wheel<T> {
             index
         };
         self.len += 1;
+        self.idle_until = Instant::ZERO;
         self.link(index);
         TimerKey { index, generation: self.entries[index as usize].generation }
     }
@@ -190,6 +194,16 @@ impl<T> Wheel<T> {
     pub fn next_deadline(&self) -> Option<Instant> {
         let (_, _, start) = self.next_slot()?;
         Some(Instant::from_nanos(start.saturating_mul(1 << TICK_SHIFT)))
+    }
+
+    /// Whether [`Wheel::next_deadline`] has come; cheaper to ask again and again.
+    #[inline]
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        if now < self.idle_until {
+            return false;
+        }
+        self.idle_until = self.next_deadline().unwrap_or(Instant::from_nanos(u64::MAX));
+        self.idle_until <= now
     }
 
     /// The earliest slot in use and the tick at which it begins. Lower levels come before higher ones.

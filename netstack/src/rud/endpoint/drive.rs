@@ -245,9 +245,20 @@ impl Endpoint {
     /// deadlines that moved back are not tracked one by one. `None` without sessions.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let paced = self.paced.peek().map_or(NEVER, |Reverse((at, _))| *at);
-        let earliest = self.deadlines.first().0.min(paced);
+        let earliest = self.earliest();
         (earliest != NEVER).then_some(Instant::from_nanos(earliest))
+    }
+
+    /// Whether [`next_deadline`](Self::next_deadline) has come.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.earliest() <= now.as_nanos()
+    }
+
+    #[inline]
+    fn earliest(&self) -> u64 {
+        let paced = self.paced.peek().map_or(NEVER, |Reverse((at, _))| *at);
+        self.deadlines.first().0.min(paced)
     }
 
     /// Whether [`transmit`](Self::transmit) has something to send.

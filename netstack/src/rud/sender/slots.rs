@@ -272,7 +272,7 @@ impl Slots {
     }
 
     /// The first of the queued or the lost datagrams was sent under `psn`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn on_sent(&mut self, now: u64, at: usize, psn: Psn) {
         let slot = &mut self.all[at];
         let from = match slot.marks & (LOST | SMALL_MARK) {

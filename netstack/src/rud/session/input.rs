@@ -121,7 +121,7 @@ impl Session {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn deliver(&mut self, psn: Psn, body: &[u8], payload: &[u8], sink: &mut impl Sink) {
         if self.offer(body, payload, sink) {
             self.receiver.consumed(psn);
@@ -132,7 +132,7 @@ impl Session {
     }
 
     /// Offers the upper layer a message; whether it has consumed it.
-    #[inline]
+    #[inline(always)]
     fn offer(&mut self, body: &[u8], payload: &[u8], sink: &mut impl Sink) -> bool {
         match sink.deliver(self.id, body, payload) {
             Disposition::Consumed => {

@@ -42,6 +42,12 @@ impl Endpoint {
         self.timers.next_deadline()
     }
 
+    /// Whether [`next_deadline`](Self::next_deadline) has come.
+    #[inline]
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+        self.timers.are_due(now)
+    }
+
     /// Whether [`transmit`](Self::transmit) has something to send.
     #[inline]
     pub fn wants_transmit(&self) -> bool {

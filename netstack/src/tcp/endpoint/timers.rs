@@ -95,6 +95,12 @@ impl Timers {
         self.fired = fired;
     }
 
+    /// Whether [`Timers::next_deadline`] has come.
+    #[inline]
+    pub(super) fn are_due(&mut self, now: Instant) -> bool {
+        self.wheel.is_due(now)
+    }
+
     /// When [`Timers::expire`] is next due; it may find nothing then.
     #[inline]
     pub(super) fn next_deadline(&self) -> Option<Instant> {
