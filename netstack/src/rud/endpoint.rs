@@ -291,10 +291,11 @@ impl Endpoint {
         payload: Option<Extent>,
         token: MessageToken,
     ) -> Result<(), SendError> {
-        if self.entries.get(id.index()).is_some_and(|entry| entry.session.is_none()) {
+        let mut entry = self.entries.get_mut(id.index()).ok_or(SendError::Closed)?;
+        if entry.session.is_none() {
             self.begin_enlisted(self.latest, id);
+            entry = &mut self.entries[id.index()];
         }
-        let entry = self.entries.get_mut(id.index()).ok_or(SendError::Closed)?;
         let session = entry.session.as_deref_mut().filter(|s| s.id() == id).ok_or(SendError::Closed)?;
         session.push(len, write, payload, token)?;
         Self::make_ready(&mut self.ready, entry, id.index() as u16);

@@ -154,13 +154,7 @@ impl Template {
     }
 
     #[inline]
-    fn stamp_v4(
-        &self,
-        source_port: u16,
-        destination_port: u16,
-        len: usize,
-        ecn: Ecn,
-    ) -> [u8; IPV4_UDP] {
+    fn stamp_v4(&self, source_port: u16, destination_port: u16, len: usize, ecn: Ecn) -> [u8; IPV4_UDP] {
         let mut out = [0; IPV4_UDP];
         out.copy_from_slice(&self.ip_udp[..IPV4_UDP]);
         let total = (len + IPV4_UDP) as u16;
@@ -176,13 +170,7 @@ impl Template {
     }
 
     #[inline]
-    fn stamp_v6(
-        &self,
-        source_port: u16,
-        destination_port: u16,
-        len: usize,
-        ecn: Ecn,
-    ) -> [u8; IPV6_UDP] {
+    fn stamp_v6(&self, source_port: u16, destination_port: u16, len: usize, ecn: Ecn) -> [u8; IPV6_UDP] {
         let mut out = self.ip_udp;
         out[1] |= ecn.bits() << 4;
         let udp_len = ((len + udp::HEADER_LEN) as u16).to_be_bytes();

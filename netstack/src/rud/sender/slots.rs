@@ -289,6 +289,7 @@ impl Slots {
         if self.newest == at as u16 {
             self.newest = NIL;
         }
+        debug_assert_eq!(usize::from(from.head), at);
         from.head = slot.next;
         from.len -= 1;
         let behind = from.head;
