@@ -130,7 +130,18 @@ impl Group {
     /// # }
     /// ```
     pub fn send<T: Element>(&self, data: &[T], to: u32, tag: u32) -> Result<(), Error> {
-        self.exchange_one(*Exchange::send(data, to, tag).message()).map(drop)
+        self.send_within(data, to, tag, self.deadline)
+    }
+
+    /// As [`send`](Self::send), with another time than the group's until the receive.
+    pub(crate) fn send_within<T: Element>(
+        &self,
+        data: &[T],
+        to: u32,
+        tag: u32,
+        within: Duration,
+    ) -> Result<(), Error> {
+        self.exchange_one(*Exchange::send(data, to, tag).message(), within).map(drop)
     }
 
     /// Receives the first message from this rank (or any) with this tag (or any) into `into`, which may be longer than the message.
@@ -144,7 +155,18 @@ impl Group {
         from: impl Into<Source>,
         tag: impl Into<Tag>,
     ) -> Result<Status, Error> {
-        self.exchange_one(*Exchange::receive(into, from, tag).message())
+        self.receive_within(into, from, tag, self.deadline)
+    }
+
+    /// As [`receive`](Self::receive), with another time than the group's until the message has come.
+    pub(crate) fn receive_within<T: Element>(
+        &self,
+        into: &mut [T],
+        from: impl Into<Source>,
+        tag: impl Into<Tag>,
+        within: Duration,
+    ) -> Result<Status, Error> {
+        self.exchange_one(*Exchange::receive(into, from, tag).message(), within)
     }
 
     /// Sends and receives at once.
@@ -222,7 +244,7 @@ impl Group {
         if let [one] = exchanges
             && one.is_plain()
         {
-            return vec![self.exchange_one(*one.message())];
+            return vec![self.exchange_one(*one.message(), self.deadline)];
         }
         if exchanges.iter().any(Exchange::is_on_gpu) {
             return self.exchange_started(exchanges);
@@ -233,7 +255,7 @@ impl Group {
             Ok(staged) => staged,
             Err(error) => return all(error),
         };
-        let due = self.due(Clock.now());
+        let due = self.due(Clock.now(), self.deadline);
         let posts = staged.iter().map(|(message, _)| self.post_of(*message, due, false)).collect();
         let ended = match self.drive.exchange(posts) {
             Ok(ended) => ended,
@@ -257,17 +279,18 @@ impl Group {
         ended.into_iter().zip(staged).map(outcome).collect()
     }
 
-    /// Runs one to its end whose elements lie where the message says.
+    /// Runs one to its end whose elements lie where the message says; gives it up after this time.
     #[inline]
-    fn exchange_one(&self, message: Message) -> Result<Status, Error> {
+    fn exchange_one(&self, message: Message, within: Duration) -> Result<Status, Error> {
         let at_once = self.post_of(message, Duration::MAX, false);
-        match self.drive.exchange_at_once(&at_once, self.deadline) {
+        match self.drive.exchange_at_once(&at_once, within) {
             Ok(Some(status)) => return Ok(status.into()),
             Ok(None) => {}
             Err(error) => return Err(self.message_error(error.into(), &message)),
         }
         let begin = Clock.now();
-        match self.drive.exchange_one(self.post_of(message, self.due(begin), false), begin) {
+        let due = self.due(begin, within);
+        match self.drive.exchange_one(self.post_of(message, due, false), begin) {
             Ok(status) => Ok(status.into()),
             Err(error) => Err(self.message_error(error, &message)),
         }
@@ -289,8 +312,8 @@ impl Group {
     }
 
     /// When a message that is started at `begin` is given up.
-    fn due(&self, begin: Instant) -> Duration {
-        executor_time(begin + self.deadline)
+    fn due(&self, begin: Instant, within: Duration) -> Duration {
+        executor_time(begin + within)
     }
 
     /// With `held` the elements of a send are not there yet.

@@ -5,6 +5,7 @@ mod known;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use shouter_reducer::dtype::DType;
 
@@ -17,7 +18,7 @@ use super::optimizer::Optimizer;
 use super::parameter::check_rows;
 use super::plan::Plan;
 use super::protocol::{
-    ANSWER, Control, REQUEST, Reply, Request, bare, elements, memory, next, next_control, send_control,
+    ANSWER, Control, REQUEST, Reply, Request, bare, elements, left, memory, next, next_control, send_control,
 };
 use super::shard::Shard;
 use super::state::{check_new, check_same};
@@ -27,8 +28,8 @@ use known::Known;
 
 /// Sets, pushes and pulls parameters.
 ///
-/// A gradient goes to each server in one message with its name, type, shape and step. All calls wait for the servers' answers, until the
-/// plan's deadline at most.
+/// A gradient goes to each server in one message with its name, type, shape and step. All calls wait for the servers' answers. A call ends
+/// within twice the plan's deadline, all its messages to all servers together; one that finds the parameter set anew begins once more.
 pub struct Client {
     plan: Plan,
     name: String,
@@ -36,6 +37,8 @@ pub struct Client {
     links: Vec<Link>,
     home: Home,
     step: u64,
+    /// When the call that is made has to have ended.
+    end: Instant,
     known: HashMap<String, Known>,
     /// The memory of the last elements that were copied for, and of the last ones that were copied from, each server.
     sent: Vec<Option<Slab>>,
@@ -66,6 +69,7 @@ impl Client {
             names: actors.names.clone(),
             home,
             step: 0,
+            end: Instant::now(),
             known: HashMap::new(),
             sent: none(),
             received: none(),
@@ -88,6 +92,7 @@ impl Client {
     /// [`Error::Type`] and [`Error::Shape`] for a type that parameters cannot have, and for another one than is set; [`Error::Plan`] for an
     /// optimizer that cannot be; [`Error::ServerLost`], [`Error::ShutDown`]; the group's.
     pub fn set(&mut self, name: &str, value: Array<'_>, optimizer: Optimizer) -> Result<(), Error> {
+        self.begin();
         let meta = self.meta(name, value);
         check_new(&meta)?;
         optimizer.check().map_err(Error::Plan)?;
@@ -279,6 +284,7 @@ impl Client {
     /// # Errors
     /// [`Error::NotSet`], [`Error::ServerLost`]; the group's.
     pub fn describe(&mut self, name: &str) -> Result<(DType, Vec<u64>), Error> {
+        self.begin();
         self.known.remove(name);
         let meta = &self.known(name)?.meta;
         Ok((meta.dtype, meta.shape.clone()))
@@ -290,6 +296,7 @@ impl Client {
     /// [`Error::Stale`] with those that have not, at the deadline; [`Error::Plan`] where this actor is no trainer; [`Error::ServerLost`],
     /// [`Error::ShutDown`]; the group's.
     pub fn wait_for_all(&mut self) -> Result<(), Error> {
+        self.begin();
         let step = self.step;
         // One server counts.
         self.call_some("waiting for all trainers", 1, |_, _| {
@@ -303,6 +310,7 @@ impl Client {
     /// # Errors
     /// [`Error::ServerLost`], [`Error::ShutDown`]; the group's.
     pub fn reset(&mut self) -> Result<(), Error> {
+        self.begin();
         self.known.clear();
         self.ask("resetting", |_| Request::Reset).map(drop)
     }
@@ -313,6 +321,7 @@ impl Client {
     /// # Errors
     /// [`Error::Checkpoint`]; [`Error::ServerLost`]; the group's.
     pub fn save(&mut self, folder: &str) -> Result<(), Error> {
+        self.begin();
         let number = random::<8>().map_err(|why| Error::Plan(why.to_string()))?;
         let number = u64::from_le_bytes(number);
         self.ask("saving a checkpoint", |_| Request::Save(folder.to_owned(), number)).map(drop)
@@ -326,6 +335,7 @@ impl Client {
     /// [`Error::Checkpoint`] for one that is not there, damaged, or has other shapes than are set, and for files that do not belong together;
     /// [`Error::ServerLost`]; the group's.
     pub fn restore(&mut self, folder: &str) -> Result<(), Error> {
+        self.begin();
         self.known.clear();
         let checked = self.ask("reading a checkpoint", |_| Request::Check(folder.to_owned()))?;
         let numbers = checked.iter().map(|arrived| match arrived.head.body {
@@ -347,6 +357,7 @@ impl Client {
     /// [`Error::ServerLost`]; the group's.
     pub fn members(&mut self) -> Result<Vec<String>, Error> {
         self.check_lost()?;
+        self.begin();
         match self.control(0, &Control::Members, "asking for the members")? {
             Control::MembersAre(there) if there.len() == self.plan.trainers.len() => {
                 let there = self.plan.trainers.iter().zip(there).filter(|(_, there)| *there);
@@ -362,9 +373,10 @@ impl Client {
     /// [`Error::ServerLost`]; the group's.
     pub fn shut_down(&mut self) -> Result<(), Error> {
         self.check_lost()?;
+        self.begin();
         for at in 0..self.links.len() {
             let link = &self.links[at];
-            send_control(&link.control, link.peer, &Control::ShutDown)
+            send_control(&link.control, link.peer, &Control::ShutDown, self.end)
                 .map_err(|error| self.gone(at, "shutting down", &error))?;
         }
         Ok(())
@@ -377,6 +389,7 @@ impl Client {
     /// [`Error::ServerLost`]; the group's.
     pub fn leave(mut self) -> Result<(), Error> {
         self.check_lost()?;
+        self.begin();
         for at in 0..self.links.len() {
             match self.control(at, &Control::Leave, "leaving")? {
                 Control::Leave => self.left = at + 1,
@@ -384,6 +397,11 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// A call begins: all its messages share the time until `end`.
+    fn begin(&mut self) {
+        self.end = self.plan.end();
     }
 
     fn meta(&self, name: &str, array: Array<'_>) -> Meta {
@@ -426,7 +444,7 @@ impl Client {
                 // The servers that have been asked would answer the next call.
                 Err(error) => return Err(self.lost.insert(error).clone()),
             };
-            match link.send(REQUEST, &head, elements.bytes()) {
+            match link.send(REQUEST, &head, elements.bytes(), self.end) {
                 Ok(()) => {}
                 Err(Error::Group(error)) => return Err(self.gone(at, doing, &error)),
                 Err(error) if nth == 0 => return Err(error),
@@ -487,7 +505,7 @@ impl Client {
     /// Receives the elements that were missing in a server's answer.
     fn elements(&mut self, at: usize, doing: &str, into: &mut [u8]) -> Result<(), Error> {
         let link = &self.links[at];
-        match elements(&link.data, (link.peer, ANSWER), into) {
+        match elements(&link.data, (link.peer, ANSWER), into, self.end) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(text)) => Err(self.meaningless(at, text)),
             Err(error) => Err(self.gone(at, doing, &error)),
@@ -497,7 +515,7 @@ impl Client {
     fn answer(&mut self, at: usize, doing: &str) -> Result<Arrived<Reply>, Error> {
         let link = &self.links[at];
         let patience = self.plan.patience();
-        match next(&link.data, (link.peer, ANSWER), patience) {
+        match next(&link.data, (link.peer, ANSWER), left(self.end), self.end) {
             Ok(Some(Ok(answer))) => Ok(answer),
             Ok(Some(Err(text))) => Err(self.meaningless(at, text)),
             Ok(None) => {
@@ -516,13 +534,13 @@ impl Client {
 
     fn control(&mut self, at: usize, control: &Control, doing: &str) -> Result<Control, Error> {
         let link = &self.links[at];
-        let asked = send_control(&link.control, link.peer, control)
-            .and_then(|()| next_control(&link.control, link.peer, self.plan.deadline));
+        let asked = send_control(&link.control, link.peer, control, self.end)
+            .and_then(|()| next_control(&link.control, link.peer, left(self.end), self.end));
         match asked {
             Ok(Some(Ok(answer))) => Ok(answer),
             Ok(Some(Err(text))) => Err(self.meaningless(at, text)),
             Ok(None) => {
-                let after = self.plan.deadline;
+                let after = self.plan.patience();
                 Err(self.lost.insert(Error::NoMessage { actor: self.links[at].name.clone(), after }).clone())
             }
             Err(error) => Err(self.gone(at, doing, &error)),
@@ -555,9 +573,10 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
+        let end = self.plan.end();
         for link in &self.links[self.left..] {
             // Where the groups have ended, the server has heard of that.
-            let _ = send_control(&link.control, link.peer, &Control::GiveUp);
+            let _ = send_control(&link.control, link.peer, &Control::GiveUp, end);
         }
     }
 }

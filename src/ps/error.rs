@@ -10,7 +10,7 @@ use crate::wire;
 /// An error of actors, clients and servers: what it concerns, and the remedy. After each of them but
 /// [`TrainerLost`](Self::TrainerLost), [`ServerLost`](Self::ServerLost), [`Protocol`](Self::Protocol) and [`Group`](Self::Group) all go on.
 /// No server has applied anything of a call that its arguments were refused for; of several servers, some may have done what another one
-/// has refused for a reason of its own ([`Stale`](Self::Stale), [`Checkpoint`](Self::Checkpoint) of a save, no memory).
+/// has refused for a reason of its own ([`Stale`](Self::Stale), [`Checkpoint`](Self::Checkpoint) of a save, [`NoMemory`](Self::NoMemory)).
 #[derive(Clone, Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
@@ -106,7 +106,23 @@ pub enum Error {
         /// The trainer's step.
         step: u64,
     },
-    /// A server is gone, or did not answer before the deadline. What the others hold of a parameter may be a push ahead of it.
+    /// A server finds no memory for a value, a gradient, or the copy that an update is made in. It has taken nothing of the call, unless it is an
+    /// update that fails: then the gradients stay, and the next push or pull of any trainer tries again.
+    #[error(
+        "step {step}: {server} has no memory for '{parameter}': {text}; give its host more memory, or the plan more servers, and make the \
+         call again"
+    )]
+    NoMemory {
+        /// The parameter; empty where a call is about none.
+        parameter: String,
+        /// The server that says so.
+        server: String,
+        /// How much it has asked for.
+        text: String,
+        /// The client's step.
+        step: u64,
+    },
+    /// A server is gone, or did not answer within twice the deadline. What the others hold of a parameter may be a push ahead of it.
     #[error(
         "step {step}: {server} (rank {rank}) is lost while {doing}: {text}; restore a checkpoint in a new job"
     )]
@@ -202,7 +218,8 @@ impl Error {
             | Self::Shape { parameter, .. }
             | Self::Type { parameter, .. }
             | Self::Rows { parameter, .. }
-            | Self::Stale { parameter, .. } => Some(parameter),
+            | Self::Stale { parameter, .. }
+            | Self::NoMemory { parameter, .. } => Some(parameter),
             _ => None,
         }
     }
@@ -213,6 +230,7 @@ impl Error {
             Self::UnknownActor { name: actor, .. }
             | Self::NotSet { server: actor, .. }
             | Self::Stale { trainer: actor, .. }
+            | Self::NoMemory { server: actor, .. }
             | Self::ServerLost { server: actor, .. }
             | Self::TrainerLost { trainer: actor, .. }
             | Self::ShutDown { by: actor, .. }
@@ -241,6 +259,7 @@ impl Error {
             | Self::Type { step, .. }
             | Self::Rows { step, .. }
             | Self::Stale { step, .. }
+            | Self::NoMemory { step, .. }
             | Self::ServerLost { step, .. }
             | Self::ShutDown { step, .. } => Some(*step),
             Self::Group(error) => error.step(),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use super::Error;
 use super::actors::Actors;
 use super::message::{Envelope, Head, Home, INLINE};
 use super::plan::{Lost, Plan};
-use super::protocol::ELEMENTS;
+use super::protocol::{ELEMENTS, left};
 use crate::communicator::{Group, init_through};
 use crate::config::{Builder, ConfigError};
 use crate::group::store::{Store, StoreError};
@@ -33,12 +33,22 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Sends a message of the data plane. The elements are as many as its header says.
-    pub(super) fn send<B: Serialize>(&self, tag: u32, head: &Head<B>, elements: &[u8]) -> Result<(), Error> {
+    /// Sends a message of the data plane until `end` at the latest. The elements are as many as its header says.
+    pub(super) fn send<B: Serialize>(
+        &self,
+        tag: u32,
+        head: &Head<B>,
+        elements: &[u8],
+        end: Instant,
+    ) -> Result<(), Error> {
         let envelope = Envelope::about(head, elements)?;
-        self.data.send(envelope.bytes(), self.peer, tag)?;
+        self.data.send_within(envelope.bytes(), self.peer, tag, left(end))?;
         if elements.len() > INLINE {
-            self.data.send(elements, self.peer, tag + ELEMENTS)?;
+            match self.data.send_within(elements, self.peer, tag + ELEMENTS, left(end)) {
+                // The other end has no memory for them, and its answer says so.
+                Ok(()) | Err(crate::Error::Mismatch { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }

@@ -136,17 +136,26 @@ enum Memory {
 /// Where messages get their memory: of this group, or of the process where no group outlives all messages.
 pub(super) type Home = Option<Arc<Group>>;
 
+/// Memory of the process.
+pub(super) fn zeroes(words: usize) -> Result<Vec<u64>, crate::Error> {
+    let mut own = vec![];
+    own.try_reserve_exact(words).map_err(|_| no_memory(words * 8))?;
+    own.resize(words, 0);
+    Ok(own)
+}
+
+/// As [`Group::alloc`] has it.
+pub(super) fn no_memory(bytes: usize) -> crate::Error {
+    crate::Error::Argument(format!("there is no memory for {bytes} bytes"))
+}
+
 impl Slab {
     pub(super) fn new(home: &Home, len: usize) -> Result<Self, crate::Error> {
         let words = len.div_ceil(8);
         if let Some(group) = home {
             return Ok(Self { memory: Memory::Shared(group.alloc(words)?), len });
         }
-        let mut own = vec![];
-        own.try_reserve_exact(words)
-            .map_err(|_| crate::Error::Argument(format!("there is no memory for {len} bytes")))?;
-        own.resize(words, 0);
-        Ok(Self { memory: Memory::Own(own), len })
+        Ok(Self { memory: Memory::Own(zeroes(words)?), len })
     }
 
     /// The same bytes in other memory.

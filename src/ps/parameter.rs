@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use shouter_reducer::dtype::DType;
 
 use super::Error;
-use super::message::{Arrived, Head, Home, Layout, Meta, Slab};
+use super::message::{Arrived, Head, Home, Layout, Meta, Slab, zeroes};
 use super::optimizer::{Optimizer, Real};
 use super::protocol::{Reply, Request, memory};
 use super::shard::Shard;
@@ -46,7 +46,7 @@ impl Parameter {
         let mut values = memory(home, || None, value.len())?;
         values.bytes_mut().copy_from_slice(value);
         let words = value.len().div_ceil(8);
-        let states = (0..optimizer.states()).map(|_| vec![0; words]).collect();
+        let states = (0..optimizer.states()).map(|_| zeroes(words)).collect::<Result<_, _>>()?;
         let (values, home) = (Arc::new(values), home.clone());
         Ok(Self { optimizer, shard, values, home, states, version: 0, meta })
     }

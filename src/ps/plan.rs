@@ -1,6 +1,6 @@
 //! What all actors of a parameter server agree on.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -62,7 +62,7 @@ pub struct Plan {
     pub average: bool,
     /// What becomes of the job when a trainer dies. Default: it ends.
     pub lost: Lost,
-    /// How long a call may wait: for trainers that are behind, and for a server's answer. Default: 60 s.
+    /// How long a server waits for trainers that are behind. A client's call ends within twice that. Default: 60 s.
     pub deadline: Duration,
 }
 
@@ -122,9 +122,14 @@ impl Plan {
         Ok(())
     }
 
-    /// How long a message may take: a server waits for the deadline itself before it answers.
+    /// How long a client's call may take, and a server's answer: a server waits for the deadline itself before it answers.
     pub(super) fn patience(&self) -> Duration {
         self.deadline.saturating_mul(2).min(LONGEST_WAIT)
+    }
+
+    /// When a call or an answer that begins now has to have ended.
+    pub(super) fn end(&self) -> Instant {
+        Instant::now() + self.patience()
     }
 
     pub(super) fn server(&self, name: &str) -> Option<usize> {

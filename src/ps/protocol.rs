@@ -3,7 +3,7 @@
 //! Requests and answers are the data plane: one of each at a time between a client and a server. Membership and the end are the control
 //! plane: messages in a group of their own, which a server hears of while requests wait.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use shouter_reducer::dtype::DType;
@@ -93,29 +93,37 @@ pub(super) fn bare(name: &str, step: u64) -> Meta {
     Meta { name: name.to_owned(), dtype: DType::U8, shape: vec![0], layout: Layout::Dense, step }
 }
 
-/// The next message of a rank, with a text of what is wrong with it if it has no meaning; `None` if none comes within `timeout`. Elements that
-/// are missing come next ([`elements`]).
+/// The time until then.
+pub(super) fn left(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}
+
+/// The next message of a rank, with a text of what is wrong with it if it has no meaning; `None` if none comes within `timeout`. It is there
+/// until `end` at the latest. Elements that are missing come next ([`elements`]).
 pub(super) fn next<B: for<'a> Deserialize<'a>>(
     group: &Group,
     (from, tag): (u32, u32),
     timeout: Duration,
+    end: Instant,
 ) -> Result<Option<Result<Arrived<B>, String>>, crate::Error> {
     let Some(status) = group.probe(from, tag, timeout)? else { return Ok(None) };
     if status.bytes() > LONGEST_INLINE as u64 {
         return Ok(Some(Err(format!("a message of {} bytes; {LONGEST_INLINE} can be", status.bytes()))));
     }
     let mut slab = Slab::new(&None, status.bytes() as usize)?;
-    group.receive(slab.bytes_mut(), from, tag)?;
+    group.receive_within(slab.bytes_mut(), from, tag, left(end))?;
     Ok(Some(Arrived::of_client_or_server(slab)))
 }
 
-/// Receives the elements behind a message with this tag, as many as its header says; the text is of what is wrong with them.
+/// Receives the elements behind a message with this tag, as many as its header says, until `end` at the latest; the text is of what is wrong
+/// with them.
 pub(super) fn elements(
     group: &Group,
     (from, tag): (u32, u32),
     into: &mut [u8],
+    end: Instant,
 ) -> Result<Result<(), String>, crate::Error> {
-    let status = group.receive(into, from, tag + ELEMENTS)?;
+    let status = group.receive_within(into, from, tag + ELEMENTS, left(end))?;
     Ok(match status.bytes() == into.len() as u64 {
         true => Ok(()),
         false => Err(format!("{} bytes of elements where the header says {}", status.bytes(), into.len())),
@@ -138,22 +146,29 @@ pub(super) fn memory(
     }
 }
 
-pub(super) fn send_control(group: &Group, to: u32, control: &Control) -> Result<(), crate::Error> {
+pub(super) fn send_control(
+    group: &Group,
+    to: u32,
+    control: &Control,
+    end: Instant,
+) -> Result<(), crate::Error> {
     let bytes = wire::encode(control).map_err(|why| crate::Error::Internal(why.to_string()))?;
-    group.send(&bytes, to, CONTROL)
+    group.send_within(&bytes, to, CONTROL, left(end))
 }
 
-/// The next message of the control plane from a rank, if one comes within `timeout`; `Err` in it is one without meaning.
+/// The next message of the control plane from a rank, if one comes within `timeout`, and is there until `end`; `Err` in it is one without
+/// meaning.
 pub(super) fn next_control(
     group: &Group,
     from: u32,
     timeout: Duration,
+    end: Instant,
 ) -> Result<Option<Result<Control, String>>, crate::Error> {
     let Some(status) = group.probe(from, CONTROL, timeout)? else { return Ok(None) };
     if status.bytes() > LONGEST_CONTROL {
         return Ok(Some(Err(format!("{} bytes of control", status.bytes()))));
     }
     let mut bytes = vec![0u8; status.bytes() as usize];
-    group.receive(&mut bytes, from, CONTROL)?;
+    group.receive_within(&mut bytes, from, CONTROL, left(end))?;
     Ok(Some(wire::decode(&bytes).map_err(|why| why.to_string())))
 }

@@ -6,7 +6,7 @@ use std::thread;
 
 use super::actors::Actors;
 use super::link::{Link, links};
-use super::message::{Arrived, Head, Home, INLINE, Layout, Slab};
+use super::message::{Arrived, Head, Home, INLINE, Layout, Slab, no_memory};
 use super::names::Names;
 use super::plan::{Lost, Plan};
 use super::protocol::{
@@ -120,43 +120,66 @@ impl Serving {
                     break;
                 }
                 Err(error) => {
-                    self.lost(link, &error, left);
+                    self.broken(link, error.into(), left);
                     break;
                 }
             };
             if let Err(error) = self.respond(link, sender, asked) {
-                match error {
-                    Error::Group(error) => self.lost(link, &error, left),
-                    error => self.fail(error),
-                }
+                self.broken(link, error, left);
                 break;
             }
         }
         left.store(true, Ordering::Release);
     }
 
-    /// A client's next request with its elements, if one comes soon.
+    /// A request was not received, or not answered: the client is gone, or this server cannot go on.
+    fn broken(&self, link: &Link, error: Error, left: &AtomicBool) {
+        match error {
+            Error::Group(crate::Error::Argument(text)) => self.fail(self.no_memory("", text, 0)),
+            Error::Group(error) => self.lost(link, &error, left),
+            error => self.fail(error),
+        }
+    }
+
+    fn no_memory(&self, parameter: &str, text: String, step: u64) -> Error {
+        Error::NoMemory { parameter: parameter.to_owned(), server: self.own.name.clone(), text, step }
+    }
+
+    /// A client's next request, if one comes soon. Its elements are missing where there is no memory for them.
     fn next(&self, link: &Link) -> Result<Option<Result<Arrived<Request>, String>>, crate::Error> {
-        let asked = match next::<Request>(&link.data, (link.peer, REQUEST), LOOK)? {
+        let end = self.plan.end();
+        let asked = match next::<Request>(&link.data, (link.peer, REQUEST), LOOK, end)? {
             Some(Ok(asked)) if asked.missing() > 0 => asked,
             other => return Ok(other),
         };
         let due = asked.missing();
-        let mut slab = memory(&self.home, || self.spare_for(due), due)?;
-        let came = elements(&link.data, (link.peer, REQUEST), slab.bytes_mut())?;
+        let mut slab = match memory(&self.home, || self.spare_for(due), due) {
+            Ok(slab) => slab,
+            // A receive that is too short takes them away, and ends the client's send.
+            Err(crate::Error::Argument(_)) => {
+                return match elements(&link.data, (link.peer, REQUEST), &mut [], end) {
+                    Ok(_) => Ok(Some(Err(format!("no elements where the header says {due} bytes")))),
+                    Err(crate::Error::Mismatch { .. }) => Ok(Some(Ok(asked))),
+                    Err(error) => Err(error),
+                };
+            }
+            Err(error) => return Err(error),
+        };
+        let came = elements(&link.data, (link.peer, REQUEST), slab.bytes_mut(), end)?;
         Ok(Some(came.map(|()| asked.complete(slab))))
     }
 
     /// Hears a client's control messages until it leaves.
     fn hear(&self, link: &Link, left: &AtomicBool) {
         while !left.load(Ordering::Acquire) && !self.shards.has_failed() {
-            match next_control(&link.control, link.peer, LOOK) {
+            let end = self.plan.end();
+            match next_control(&link.control, link.peer, LOOK, end) {
                 Ok(None) => {}
                 Ok(Some(Ok(Control::Leave))) => {
                     left.store(true, Ordering::Release);
                     self.give_back(self.shards.leave(self.plan.trainer(&link.name), false));
                     // The client drops the groups when it has this. If it is gone already, that is as it wished.
-                    let _ = send_control(&link.control, link.peer, &Control::Leave);
+                    let _ = send_control(&link.control, link.peer, &Control::Leave, self.plan.end());
                 }
                 Ok(Some(Ok(Control::GiveUp))) => {
                     self.lost(link, &crate::Error::closed("it has ended without leaving"), left)
@@ -164,7 +187,8 @@ impl Serving {
                 Ok(Some(Ok(Control::ShutDown))) => self.shards.shut_down(&link.name),
                 Ok(Some(Ok(Control::Members))) => {
                     let members = Control::MembersAre(self.shards.members());
-                    if let Err(error) = send_control(&link.control, link.peer, &members) {
+                    let end = self.plan.end();
+                    if let Err(error) = send_control(&link.control, link.peer, &members, end) {
                         self.lost(link, &error, left);
                     }
                 }
@@ -211,13 +235,15 @@ impl Serving {
         let meta = &asked.head.meta;
         let (name, step) = (meta.name.clone(), meta.step);
         let mut about = bare(&name, step);
+        let due = asked.missing();
         let reply = match asked.head.body {
+            _ if due > 0 => Err(no_memory(due).into()),
             Request::Pull(generation) => match self.shards.pulled(sender, meta, generation) {
                 Ok((parameter, used)) => {
                     self.give_back(used);
                     // The parameter is not locked while it is sent.
                     let (head, rows) = parameter.read().unwrap_or_else(PoisonError::into_inner).message();
-                    return link.send(ANSWER, &head, rows.bytes());
+                    return link.send(ANSWER, &head, rows.bytes(), self.plan.end());
                 }
                 Err(error) => Err(error),
             },
@@ -247,8 +273,14 @@ impl Serving {
                 .and_then(|read| read.take(&self.shards))
                 .map(|()| Reply::Done),
         };
-        let body = reply.unwrap_or_else(|error| Reply::Refused(error.told(&self.own.name)));
-        link.send(ANSWER, &Head { meta: about, body }, &[])
+        let body = reply.unwrap_or_else(|error| {
+            let error = match error {
+                Error::Group(crate::Error::Argument(text)) => self.no_memory(&name, text, step),
+                error => error,
+            };
+            Reply::Refused(error.told(&self.own.name))
+        });
+        link.send(ANSWER, &Head { meta: about, body }, &[], self.plan.end())
     }
 
     /// The smallest spare memory that holds so many bytes.

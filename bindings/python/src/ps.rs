@@ -25,6 +25,7 @@ fn class(error: &Error) -> &'static str {
         Error::Type { .. } => "WrongType",
         Error::Rows { .. } => "WrongRows",
         Error::Stale { .. } => "Stale",
+        Error::NoMemory { .. } => "NoMemory",
         Error::ServerLost { .. } => "ServerLost",
         Error::TrainerLost { .. } => "TrainerLost",
         Error::Checkpoint { .. } => "CheckpointError",

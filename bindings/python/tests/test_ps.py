@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from conftest import Job
@@ -206,6 +207,120 @@ shouter.abort()
             assert "served ['trainer1']" in ended.stdout and "pulled 3.0" in ended.stdout, ended.stdout + ended.stderr
         else:
             assert ended.stdout.count("lost trainer1 2") == 2, ended.stdout + ended.stderr
+
+
+def test_a_server_without_memory_says_so_and_all_go_on(job: Job) -> None:
+    for lost in ("end", "drop"):
+        job(
+            4,
+            """
+import os, resource
+
+def leave_room(bytes, pid=os.getpid()):
+    # So much more address space than the process has in use.
+    most = resource.RLIM_INFINITY
+    if bytes is not None:
+        with open(f"/proc/{pid}/statm") as pages:
+            most = int(pages.read().split()[0]) * resource.getpagesize() + bytes
+    resource.prlimit(pid, resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+
+# So the memory that the ranks of the host share is small.
+leave_room(256 << 20)
+"""
+            + ROLES
+            + f"""
+plan = ps.Plan(servers, trainers, lost="{lost}")
+"""
+            + """
+leave_room(None)
+pids = np.zeros(group.size, np.int64)
+group.allgather(np.array([os.getpid()]), pids)
+server1 = int(pids[1])
+
+def refused(name, call):
+    try:
+        call()
+    except ps.NoMemory as error:
+        assert (error.actor, error.parameter, error.step) == ("server1", name, 7) and isinstance(error, MemoryError), error
+        assert f"step 7: server1 has no memory for '{name}': there is no memory for" in str(error), error
+    else:
+        raise AssertionError("there was memory")
+
+if actors.name in servers:
+    assert ps.serve(actors, plan) == ps.Served(None, [])
+else:
+    with ps.Client(actors, plan) as client:
+        client.set_step(7)
+        # 16 MiB for each server.
+        value, gradient = np.arange(8 << 20, dtype=np.float32), np.ones(8 << 20, np.float32)
+        if actors.name == "trainer0":
+            client.set("u", value, ps.SGD(1.0))
+            leave_room(4 << 20, server1)
+            # It comes into the memory that the message before it has left, and has none to stay in.
+            refused("v", lambda: client.set("v", value, ps.SGD(1.0)))
+            leave_room(None, server1)
+            client.set("v", value, ps.SGD(1.0))
+            client.push("u", gradient)
+            leave_room(4 << 20, server1)
+            # The gradient before it waits for the other trainer in the memory that was left: this one cannot be received.
+            refused("v", lambda: client.push("v", gradient))
+            leave_room(None, server1)
+        client.wait_for_all()
+        if actors.name == "trainer1":
+            client.push("u", gradient)
+        # server0 has it of trainer0 already.
+        client.push("v", gradient)
+        for name in ("u", "v"):
+            assert (client.pull(name) == value - 1).all(), name
+        client.wait_for_all()
+shouter.close()
+""",
+            # Large pieces are mapped anew, and not found in what the allocator holds in reserve.
+            MALLOC_ARENA_MAX="1",
+            MALLOC_MMAP_THRESHOLD_=str(1 << 20),
+        )
+
+
+def test_a_call_ends_within_twice_the_deadline(job: Job) -> None:
+    # One server answers at the deadline, that a trainer is late, and the other one does not answer at all.
+    ended = job(
+        4,
+        ROLES
+        + """
+import os, signal, time
+plan = ps.Plan(servers, trainers, deadline=2.0)
+pids = np.zeros(group.size, np.int64)
+group.allgather(np.array([os.getpid()]), pids)
+stopped = int(pids[1])
+try:
+    if actors.name in servers:
+        ps.serve(actors, plan)
+    else:
+        client = ps.Client(actors, plan)
+        if actors.name == "trainer0":
+            client.set("w", np.zeros(1 << 20), ps.SGD(1.0))
+        client.wait_for_all()
+        if actors.name == "trainer1":
+            # Nothing comes: it ends with the job.
+            actors.irecv("trainer0").wait(60)
+        client.push("w", np.ones(1 << 20))
+        os.kill(stopped, signal.SIGSTOP)
+        begun = time.monotonic()
+        try:
+            client.pull("w", np.empty(1 << 20))
+        except ps.ServerLost as error:
+            print(f"took {time.monotonic() - begun} s: {error}", flush=True)
+        os.kill(stopped, signal.SIGKILL)
+except ShouterError as error:
+    print(f"{actors.name}: {error}", flush=True)
+os._exit(0)
+""",
+        ok=False,
+        SHOUTER_HEARTBEAT_TIMEOUT="60s",
+    )
+    said = ended.stdout + ended.stderr
+    took = re.search(r"took ([0-9.]+) s: .*server1 \(rank 1\) is lost while pulling 'w': no answer within 4s", ended.stdout)
+    assert took and 3.9 < float(took[1]) < 5.5, said
 
 
 def test_checkpoints(job: Job, tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ impl Group {
         let mut copies: Vec<_> =
             staged.iter_mut().map(|(_, staged)| staged.as_mut().and_then(Staged::take_copies)).collect();
         let begin = Clock.now();
-        let (posts, due) = (staged.iter().zip(&copies), self.due(begin));
+        let (posts, due) = (staged.iter().zip(&copies), self.due(begin, self.deadline));
         let posts: Vec<Post> =
             posts.map(|((message, _), copies)| self.post_of(*message, due, copies.is_some())).collect();
         let bytes = staged.iter().map(|(message, _)| message.bytes()).sum();

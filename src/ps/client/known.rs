@@ -35,12 +35,14 @@ impl Client {
         name: &str,
         mut call: impl FnMut(&mut Self) -> Result<R, Error>,
     ) -> Result<R, Error> {
+        self.begin();
         let was_known = self.known.contains_key(name);
         match call(self) {
             Err(Error::NotSet { .. } | Error::Shape { .. } | Error::Type { .. } | Error::Rows { .. })
                 if was_known =>
             {
                 self.known.remove(name);
+                self.begin();
                 call(self)
             }
             other => other,

@@ -41,6 +41,7 @@ __all__ = [
     "Client",
     "Message",
     "Momentum",
+    "NoMemory",
     "NoMessage",
     "NotSet",
     "Plan",
@@ -109,6 +110,10 @@ class WrongRows(PsError, IndexError):
 
 class Stale(PsError, TimeoutError):
     """Other trainers are too far behind, and did not come before the deadline."""
+
+
+class NoMemory(PsError, MemoryError):
+    """A server finds no memory for what it is given."""
 
 
 class ServerLost(PsError, ConnectionError):
