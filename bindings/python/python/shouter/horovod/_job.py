@@ -9,6 +9,7 @@ import shouter
 
 from .._group import Group
 from ..errors import ArgumentError
+from ._absent import unsupported
 from ._names import Names
 from ._turns import enter
 
@@ -51,9 +52,16 @@ _sets: dict[int, ProcessSet] = {}
 _is_homogeneous = False
 
 
-def init(process_sets: Sequence[ProcessSet | Sequence[int]] | None = None) -> None:
-    """Joins the job, as the launcher's environment says, unless `shouter.init` has; makes these sets known. A second call does nothing."""
+def init(comm: None = None, process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None) -> None:
+    """Joins the job, as the launcher's environment says, unless `shouter.init` has; makes these sets known, none of them if it is "dynamic". A second call does
+    nothing. `comm` is refused.
+    """
     global _is_homogeneous
+    unsupported("init", "leave it out, and make a process set of some of the job's ranks", comm=comm)
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ArgumentError(f"init: process_sets={process_sets!r}; give sets of ranks, or 'dynamic'")
+        process_sets = None
     if is_initialized():
         return
     if not shouter.is_initialized():

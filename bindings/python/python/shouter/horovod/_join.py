@@ -7,11 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 from .._group import Group
 from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed
+from ._job import ProcessSet, global_process_set
 from ._names import Names, Started, Steps, agreed, can_join, gather_names
 from ._turns import DTYPES, JOINED, NAMES, ORDER, REDUCE, REDUCTIONS, STEP, check_alike, late_of, tell
 
 # Starts an all-reduce of zeroes in a group: the number of elements, their type, the reduction.
 Zeroes = Callable[[Group, int, str, str], Started]
+
+
+def check_set(process_set: ProcessSet) -> None:
+    """Refuses to join another set than that of all ranks."""
+    if process_set is not global_process_set:
+        raise ArgumentError(
+            f"join: process_set={process_set!r} is not supported; call join() without it: all ranks of the job join, as in Horovod, and the operations of "
+            "other sets that have the rank as a member wait for it"
+        )
 
 
 def join(names: Names, zeroes: Zeroes) -> int:

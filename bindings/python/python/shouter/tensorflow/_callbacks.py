@@ -34,8 +34,11 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         optimizer = self.model.optimizer
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
-        broadcast_variables([*self.model.weights, *optimizer.variables], self._root, group=self._group)
+        broadcast_variables([*self._weights(), *optimizer.variables], self._root, group=self._group)
         self._done = True
+
+    def _weights(self) -> list[Any]:
+        return list(self.model.weights)
 
 
 class MetricAverage(keras.callbacks.Callback):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -24,7 +25,12 @@ def reduce_gradients(
     gradients: Sequence[Any], variables: Sequence[Any] | None = None, op: str = "avg", *, group: Group | None = None
 ) -> list[Any]:
     """Every rank's gradients, reduced: tensors, `tf.IndexedSlices`, or None. Those of the first variables go first where several are there."""
-    return reduce_prepared(gradients, variables, op, group, _as_it_is)
+    return reduce_prepared(gradients, names_of(gradients, variables), op, group, _as_it_is)
+
+
+def names_of(gradients: Sequence[Any], variables: Sequence[Any] | None) -> list[str]:
+    """The names of the gradients' variables, or none for each."""
+    return [""] * len(gradients) if variables is None else [_variable_name(variable) for variable in variables]
 
 
 # What is sent in the place of a gradient, and what makes the result of its reduction.
@@ -35,19 +41,40 @@ def _as_it_is(gradient: Any) -> tuple[Any, Callable[[Any], Any]]:
     return gradient, lambda found: found
 
 
-def reduce_prepared(gradients: Sequence[Any], variables: Sequence[Any] | None, op: str, group: Group | None, prepare: Prepare) -> list[Any]:
+def reduce_prepared(gradients: Sequence[Any], names: Sequence[str], op: str, group: Group | None, prepare: Prepare) -> list[Any]:
     """The same of what is made of each gradient; what `prepare` refuses fails on the other ranks, too."""
-    at = _calls.place(group)
-    names = [_variable_name(variable) for variable in variables] if variables is not None else [""] * len(gradients)
-    if not tf.executing_eagerly():
-        return _reduced(gradients, names, op, at, _calls.base("gradients"), prepare)
-    scope = "eager gradients"
     if len(names) != len(gradients):
+        with refusals(gradients, names, group):
+            raise ArgumentError(f"reduce_gradients: {len(gradients)} gradients of {len(names)} variables; give one for each, or None")
+    at, scope = _calls.place(group), _scope()
+    if not tf.executing_eagerly():
         return _reduced(gradients, names, op, at, scope, prepare)
     given = [gradient for gradient in gradients if gradient is not None]
     of_given = tuple(name for name, gradient in zip(names, gradients) if gradient is not None)
     done = iter(_function(of_given, op, at, scope, prepare)(given) if given else [])
     return [None if gradient is None else next(done) for gradient in gradients]
+
+
+@contextlib.contextmanager
+def refusals(gradients: Sequence[Any], names: Sequence[str], group: Group | None) -> Iterator[None]:
+    """What is refused inside, before gradients are reduced, fails on the other ranks, too, where they reduce theirs."""
+
+    def submitted() -> str:
+        first = next((number for number, gradient in enumerate(gradients) if gradient is not None), 0)
+        named = _calls.Naming(_name_of(_scope(), first, names[first] if first < len(names) else ""), False)
+        is_sparse = first < len(gradients) and isinstance(gradients[first], tf.IndexedSlices)
+        return _calls.rows_name(named) if is_sparse else named.name
+
+    with _calls.arguments(_calls.place(group), submitted, is_of_run=True):
+        yield
+
+
+def _scope() -> str:
+    return "eager gradients" if tf.executing_eagerly() else _calls.base("gradients")
+
+
+def _name_of(scope: str, number: int, name: str) -> str:
+    return f"{scope}/{number}/{name}" if name else f"{scope}/{number}"
 
 
 # Those of groups that have ended are not kept for ever.
@@ -64,20 +91,13 @@ def _function(names: tuple[str, ...], op: str, at: _calls.Place, scope: str, pre
 
 def _reduced(gradients: Sequence[Any], names: Sequence[str], op: str, at: _calls.Place, scope: str, prepare: Prepare) -> list[Any]:
     """The same in a graph."""
-
-    def name_of(number: int, name: str) -> str:
-        return f"{scope}/{number}/{name}" if name else f"{scope}/{number}"
-
-    if len(names) != len(gradients):
-        with _calls.arguments(at, name_of(0, names[0] if names else ""), is_of_run=True):
-            raise ArgumentError(f"reduce_gradients: {len(gradients)} gradients of {len(names)} variables; give one for each, or None")
     found: list[Any] = []
     declared = []
     for number, (gradient, name) in enumerate(zip(gradients, names)):
         if gradient is None:
             found.append(None)
             continue
-        named = _calls.Naming(name_of(number, name), False)
+        named = _calls.Naming(_name_of(scope, number, name), False)
         if isinstance(gradient, tf.IndexedSlices):
             with _calls.arguments(at, _calls.rows_name(named)):
                 slices, finish = prepare(gradient)
@@ -156,12 +176,24 @@ def changed(optimizer: Any, step: Callable[[Any, list[Any], list[Any], Callable[
     return optimizer
 
 
+@contextlib.contextmanager
+def refusals_of_broadcast(variables: Sequence[Any], group: Group | None) -> Iterator[None]:
+    """What is refused inside, before variables are broadcast, fails on the other ranks, too, at the first variable."""
+    with _calls.arguments(_calls.place(group), lambda: _broadcast_name(_calls.base("broadcast"), 0, variables[0]) if variables else "broadcast"):
+        yield
+
+
+def _broadcast_name(scope: str, number: int, variable: Any) -> str:
+    return f"{scope}/{number}/{_variable_name(variable)}"
+
+
 def broadcast_variables(variables: Sequence[Any], root: int = 0, *, group: Group | None = None) -> None:
     """Gives the variables of rank `root`, TensorFlow's or Keras's, to all ranks. In a graph it has to be one's that is run."""
     at = _calls.place(group)
-    _calls.check_root(root, at)
     scope = _calls.base("broadcast")
     for number, variable in enumerate(variables):
-        value = _calls.tensor_of(variable, None)
-        named = _calls.Naming(f"{scope}/{number}/{_variable_name(variable)}", False)
+        named = _calls.Naming(_broadcast_name(scope, number, variable), False)
+        with _calls.arguments(at, named.name):
+            _calls.check_root(root, at)
+            value = _calls.tensor_of(variable, None)
         variable.assign(_calls.bind("broadcast", value, at, named, root=root))

@@ -2,6 +2,7 @@
 
 # Says what to install where TensorFlow is missing.
 from ... import tensorflow as _backend  # noqa: F401
+from .._absent import OF_ALL, absent
 from .._job import (
     ProcessSet,
     cross_rank,
@@ -34,6 +35,25 @@ from ._operations import (
     remove_process_set,
 )
 from ._training import DistributedGradientTape, DistributedOptimizer
+
+_RANKS = "call rank(), size() and the like where the graph is made: they are constants"
+
+ABSENT = OF_ALL | {
+    "BroadcastGlobalVariablesHook": "it is for sessions; call broadcast_variables once",
+    "PartialDistributedGradientTape": "there are no layers of one rank alone; use DistributedGradientTape",
+    "SyncBatchNormalization": "keras.layers.BatchNormalization normalizes the batch of each rank by itself",
+    "broadcast_": "call broadcast_variables",
+    "broadcast_global_variables": "it is for graphs of TensorFlow 1; call broadcast_variables with the model's and the optimizer's variables",
+    "broadcast_object_fn": "it is for sessions; call broadcast_object",
+    "local_rank_op": _RANKS,
+    "local_size_op": _RANKS,
+    "process_set_included_op": _RANKS,
+    "rank_op": _RANKS,
+    "size_op": _RANKS,
+}
+"""What Horovod's module has beside these, and what to do instead."""
+
+__getattr__ = absent(__name__, ABSENT)
 
 __all__ = [
     "Adasum",

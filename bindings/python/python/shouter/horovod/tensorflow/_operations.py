@@ -12,10 +12,11 @@ from ... import tensorflow as st
 from ... import _core
 from ...errors import ArgumentError, Deadline, PeerFailed
 from ...tensorflow import _calls
-from ...tensorflow._training import reduce_prepared
+from ...tensorflow._training import reduce_prepared, refusals as refusals_of_gradients, refusals_of_broadcast
 from .. import _job
+from .._absent import only_cpus, unsupported
 from .._job import ProcessSet, global_process_set
-from .._join import late
+from .._join import check_set, late
 from .._objects import broadcast_by, gather_by
 from .._reductions import Average, reduction
 from ._compression import Compression
@@ -47,6 +48,11 @@ def _refusals(process_set: ProcessSet, kind: str, name: str | None, *, is_sparse
         yield
 
 
+def _check_scope(call: str, name: str | None, ignore_name_scope: bool) -> None:
+    if name is None:
+        unsupported(call, "give a name, which has no scope", ignore_name_scope=ignore_name_scope)
+
+
 def scaled(x: Any, factor: float) -> Any:
     """A tensor or slices times a factor."""
     if factor == 1:
@@ -60,14 +66,14 @@ def scaled(x: Any, factor: float) -> Any:
 
 def reduce_all(
     tensors: Sequence[Any],
-    variables: Sequence[Any] | None,
+    names: Sequence[str],
     op: str,
     scale: tuple[float, float],
     compression: Any,
     process_set: ProcessSet,
 ) -> list[Any]:
     """Reduces tensors and slices at the same time; slices are not compressed, and None stays None."""
-    return reduce_prepared(tensors, variables, op, group_of(process_set), _Prepared(scale, compression))
+    return reduce_prepared(tensors, names, op, group_of(process_set), _Prepared(scale, compression))
 
 
 class _Prepared(NamedTuple):
@@ -95,11 +101,14 @@ def allreduce(
     postscale_factor: float = 1.0,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
 ) -> Any:
     """The reduction of a tensor or of `tf.IndexedSlices` over all ranks: their average, unless `op` says otherwise. Slices come with each index once. The input
-    is multiplied by `prescale_factor`, and the result by `postscale_factor`. Devices are not looked at: all runs on the CPU.
+    is multiplied by `prescale_factor`, and the result by `postscale_factor`. Devices other than CPUs are refused.
     """
     with _refusals(process_set, "all_reduce", name, is_sparse=isinstance(tensor, tf.IndexedSlices)):
+        only_cpus("allreduce", device_dense=device_dense, device_sparse=device_sparse)
+        _check_scope("allreduce", name, ignore_name_scope)
         how = reduction(op, average, "allreduce")
         sent, finish = _Prepared((prescale_factor, postscale_factor), compression)(tensor)
     return finish(st.all_reduce(sent, how, name=name, group=group_of(process_set)))
@@ -115,26 +124,44 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
 ) -> list[Any]:
     """The same of several tensors, at the same time."""
-    how = reduction(op, average, "grouped_allreduce")
-    return reduce_all(tensors, None, how, (prescale_factor, postscale_factor), compression, process_set)
+    names = [name or ""] * len(tensors)
+    with refusals_of_gradients(tensors, names, group_of(process_set)):
+        only_cpus("grouped_allreduce", device_dense=device_dense, device_sparse=device_sparse)
+        _check_scope("grouped_allreduce", name, ignore_name_scope)
+        how = reduction(op, average, "grouped_allreduce")
+    return reduce_all(tensors, names, how, (prescale_factor, postscale_factor), compression, process_set)
 
 
-def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+def allgather(
+    tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
+) -> Any:
     """The rows of all ranks' tensors, by rank; only the first dimension may differ."""
+    with _refusals(process_set, "all_gather", name, is_sparse=True):
+        _check_scope("allgather", name, ignore_name_scope)
     return st.all_gather(tensor, ragged=True, name=name, group=group_of(process_set))
 
 
-def broadcast(tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+def broadcast(
+    tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
+) -> Any:
     """A tensor with the elements of `root_rank`'s."""
+    with _refusals(process_set, "broadcast", name):
+        _check_scope("broadcast", name, ignore_name_scope)
     return st.broadcast(tensor, root_rank, name=name, group=group_of(process_set))
 
 
-def alltoall(tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+def alltoall(
+    tensor: Any, splits: Any = None, name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
+) -> Any:
     """Gives splits[i] rows to rank i, and as many to each without `splits`; returns the rows that came, by rank, and with `splits` also how many came from
     each.
     """
+    with _refusals(process_set, "all_to_all", name, is_sparse=splits is not None):
+        _check_scope("alltoall", name, ignore_name_scope)
     found = st.all_to_all(tensor, splits, name=name, group=group_of(process_set))
     return found if splits is None else (found[0], tf.cast(found[1], tf.int32))
 
@@ -146,29 +173,41 @@ def reducescatter(
     op: str = Average,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
     """Reduces over all ranks, and gives each its rows; where the ranks do not divide them, the first ranks have one more."""
     with _refusals(process_set, "reduce_scatter", name):
+        only_cpus("reducescatter", device_dense=device_dense)
+        _check_scope("reducescatter", name, ignore_name_scope)
         how = reduction(op, None, "reducescatter")
         sent, finish = _Prepared((prescale_factor, postscale_factor), compression)(tf.convert_to_tensor(tensor))
     return finish(st.reduce_scatter(sent, how, name=name, group=group_of(process_set)))
 
 
-def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    """Gives the variables of `root_rank`, TensorFlow's or Keras's, to all ranks."""
+def broadcast_variables(
+    variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
+) -> None:
+    """Gives the variables of `root_rank`, TensorFlow's or Keras's, to all ranks. `inplace` is refused."""
+    with refusals_of_broadcast(variables, group_of(process_set)):
+        unsupported("broadcast_variables", "leave it out: the variables are the same afterwards", inplace=inplace)
     st.broadcast_variables(variables, root_rank, group=group_of(process_set))
+
+
+_SESSION = "leave it out: sessions are TensorFlow 1's"
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, session: None = None, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The object of `root_rank`, on every rank; it is pickled. Not for graphs."""
+    unsupported("broadcast_object", _SESSION, session=session)
     _enter(process_set, "broadcast_object")
     return broadcast_by(process_set, obj, root_rank)
 
 
 def allgather_object(obj: Any, session: None = None, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """The objects of all ranks, by rank; they are pickled. Not for graphs."""
+    unsupported("allgather_object", _SESSION, session=session)
     _enter(process_set, "allgather_object")
     return gather_by(process_set, obj)
 
@@ -190,10 +229,12 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return _job.remove_process_set(process_set)
 
 
-def join() -> int:
+def join(process_set: ProcessSet = global_process_set) -> int:
     """Says that this rank has no more data. Until all ranks have joined, it takes part with zeroes in their all-reduces by Average or Sum, whose mean
-    stays that of all ranks, so also in the steps of their tapes and optimizers. Returns the rank that joined last. Not for graphs.
+    stays that of all ranks, so also in the steps of their tapes and optimizers. Returns the rank that joined last. Not for graphs. All ranks of the job join: other
+    process sets are refused.
     """
+    check_set(process_set)
     group = group_of(global_process_set)
     try:
         return _core.named_join(_calls.place(group).group)

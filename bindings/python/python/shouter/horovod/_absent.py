@@ -1,0 +1,50 @@
+"""What Horovod has and is not here: names of modules, and arguments. It is refused by its name, with what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import ArgumentError
+
+GROUPS = "leave it out: the key fuse_below says which tensors are sent together"
+"""In the place of groups of gradients."""
+
+_QUESTIONS = "leave the question out: there is neither MPI nor Gloo nor NCCL"
+
+OF_ALL = {
+    "elastic": "a launcher such as torchrun starts the job again, from a checkpoint",
+    "start_timeline": "the key timeline (SHOUTER_TIMELINE) writes timelines",
+    "stop_timeline": "the key timeline (SHOUTER_TIMELINE) writes timelines",
+    "grouped_allgather": "call allgather for each tensor",
+    "grouped_reducescatter": "call reducescatter for each tensor",
+    "mpi_threads_supported": _QUESTIONS,
+} | {f"{library}_built": _QUESTIONS for library in ("mpi", "gloo", "nccl", "ddl", "ccl", "cuda", "rocm")} | {
+    f"{library}_enabled": _QUESTIONS for library in ("mpi", "gloo")
+}  # fmt: skip
+"""The names of every framework's module."""
+
+
+def absent(module: str, names: dict[str, str]) -> Callable[[str], Any]:
+    """A module's `__getattr__`, which says of these names what to do."""
+
+    def find(name: str) -> Any:
+        if (instead := names.get(name)) is not None:
+            raise AttributeError(f"{module}.{name} is not there; {instead}")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return find
+
+
+def unsupported(call: str, instead: str, **given: Any) -> None:
+    """Refuses arguments that are given, where `instead` says what to do."""
+    for name, value in given.items():
+        if value:
+            raise ArgumentError(f"{call}: {name}={value!r} is not supported; {instead}")
+
+
+def only_cpus(call: str, **given: str) -> None:
+    """Refuses names of devices but for CPUs."""
+    for name, device in given.items():
+        if device and "cpu" not in device.lower():
+            raise ArgumentError(f"{call}: {name}={device!r} is not supported; leave it out: all runs on the CPU")
