@@ -9,7 +9,7 @@ from .._group import Group
 from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed
 from ._job import ProcessSet, global_process_set
 from ._names import Names, Started, Steps, agreed, can_join, gather_names
-from ._turns import DTYPES, JOINED, NAMES, ORDER, REDUCE, REDUCTIONS, STEP, check_alike, late_of, tell
+from ._turns import DTYPES, JOINED, NAMES, ORDER, REDUCE, REDUCTIONS, REFUSED, STEP, check_alike, late_of, tell
 
 # Starts an all-reduce of zeroes in a group: the number of elements, their type, the reduction.
 Zeroes = Callable[[Group, int, str, str], Started]
@@ -50,6 +50,9 @@ def _stay(group: Group, steps: Callable[[], Steps | None], zeroes: Zeroes) -> li
         if not goes_on:
             return [row[1] for row in told]
         age += 1
+        if any(kind == REFUSED for kind, *_ in goes_on):
+            # That is an error of those that would have taken part.
+            continue
         check_alike(told)
         kind, elements, dtype, op = goes_on[0]
         if kind in (STEP, ORDER):

@@ -6,17 +6,21 @@ import pickle
 from array import array
 from typing import Any
 
+from ..errors import ArgumentError
 from ._job import ProcessSet
 from ._names import gather_bytes
-from ._turns import enter
+from ._turns import enter, refusals
 
 
 def broadcast_by(process_set: ProcessSet, obj: Any, root_rank: int) -> Any:
     """The object of `root_rank`, on every rank."""
     group = process_set._member().group
-    enter(group, "broadcast_object")
     is_root = group.rank == root_rank
-    text = pickle.dumps(obj) if is_root else b""
+    with refusals(group, "broadcast_object"):
+        if not 0 <= root_rank < group.size:
+            raise ArgumentError(f"broadcast_object: root_rank {root_rank}; ranks are 0 to {group.size - 1}")
+        text = pickle.dumps(obj) if is_root else b""
+    enter(group, "broadcast_object")
     length = array("q", [len(text)])
     group.broadcast(length, root_rank)
     into = bytearray(text if is_root else length[0])
@@ -27,5 +31,7 @@ def broadcast_by(process_set: ProcessSet, obj: Any, root_rank: int) -> Any:
 def gather_by(process_set: ProcessSet, obj: Any) -> list[Any]:
     """The objects of all ranks, by rank."""
     group = process_set._member().group
+    with refusals(group, "allgather_object"):
+        text = pickle.dumps(obj)
     enter(group, "allgather_object")
-    return [pickle.loads(theirs) for theirs in gather_bytes(group, pickle.dumps(obj))]
+    return [pickle.loads(theirs) for theirs in gather_bytes(group, text)]

@@ -6,16 +6,18 @@ needs all ranks, it is waited for; elsewhere what follows is started behind it a
 
 from __future__ import annotations
 
+import contextlib
 from array import array
+from collections.abc import Iterator
 
 from .._core import Work
 from .._group import Group
-from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed
+from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed, ShouterError
 
-JOINED, NAMES, STEP, ORDER, REDUCE, CALL = range(6)
+JOINED, NAMES, STEP, ORDER, REDUCE, CALL, REFUSED = range(7)
 """What follows: nothing, for this rank has joined (with the number of turns since then); a comparison of names (with a digest); a step of an
 optimizer; the order of its gradients, behind its first step; an all-reduce without a name (with its elements, type and reduction); one of the
-calls below (with its number, and what it needs)."""
+calls below (with its number, and what it needs); nothing, for this rank has refused what it was to take part in (the number of a call below)."""
 
 CALLS = (
     "barrier",
@@ -32,8 +34,11 @@ CALLS = (
     "add_process_set",
     "remove_process_set",
     "DistributedOptimizer",
+    "grouped_allreduce",
+    "allreduce",
+    "broadcast_parameters",
 )
-"""Other calls, which wait for their turn."""
+"""Calls that wait for their turn, and then the others that may be refused."""
 
 _LENGTH = 4
 
@@ -65,12 +70,24 @@ def tell(group: Group, *words: int) -> Turn:
     return Turn(group.allgather_async(own, everyone), everyone)
 
 
-def tell_reduction(group: Group, elements: int, dtype: str, op: str) -> None:
-    """Begins an all-reduce without a name."""
+@contextlib.contextmanager
+def refusals(group: Group, call: str) -> Iterator[None]:
+    """What is refused inside, before this rank's turn, fails on the other ranks at once, too."""
+    try:
+        yield
+    except Exception:
+        # Where the group has ended, they have heard of that.
+        with contextlib.suppress(ShouterError):
+            tell(group, REFUSED, CALLS.index(call))
+        raise
+
+
+def tell_reduction(group: Group, elements: int, dtype: str, op: str) -> Turn | None:
+    """Begins an all-reduce without a name; the turn has to be looked at when it is waited for."""
     if op in REDUCTIONS:
-        tell(group, REDUCE, elements, DTYPES.index(dtype), REDUCTIONS.index(op))
-    else:
-        enter(group, f"allreduce by {op}")
+        return tell(group, REDUCE, elements, DTYPES.index(dtype), REDUCTIONS.index(op))
+    enter(group, f"allreduce by {op}")
+    return None
 
 
 def enter(group: Group, call: str, *words: int) -> list[list[int]]:
@@ -86,14 +103,28 @@ def barrier(group: Group) -> None:
     _called(group, "barrier")
 
 
+def begin_group(group: Group) -> None:
+    """Waits until all ranks begin all-reduces without names that belong together, but for those that have joined."""
+    _called(group, "grouped_allreduce")
+
+
 def _called(group: Group, call: str, *words: int) -> list[list[int]]:
     told = tell(group, CALL, CALLS.index(call), *words).wait()
     check_alike(told)
     return told
 
 
+def check_refused(told: list[list[int]]) -> None:
+    """Raises what another rank has refused."""
+    for rank, (kind, number, *_) in enumerate(told):
+        if kind == REFUSED:
+            text = f"rank {rank} refuses its part in {CALLS[number]}; its own error says why"
+            raise Mismatch(text, rank=rank, reason="diverged", theirs=f"refuses its part in {CALLS[number]}")
+
+
 def check_alike(told: list[list[int]]) -> None:
     """Refuses, on every rank, that those which have not joined do different things."""
+    check_refused(told)
     (least, first), *others = [(rank, _view(row)) for rank, row in enumerate(told) if row[0] != JOINED]
     for rank, theirs in others:
         if theirs != first:

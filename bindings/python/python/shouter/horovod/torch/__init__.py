@@ -2,6 +2,7 @@
 
 # Says what to install where PyTorch is missing.
 from ... import torch as _backend  # noqa: F401
+from .._absent import OF_ALL, absent
 from .._job import (
     ProcessSet,
     add_process_set,
@@ -42,6 +43,16 @@ from ._operations import (
     synchronize,
 )
 from ._optimizer import DistributedOptimizer
+
+__getattr__ = absent(
+    __name__,
+    OF_ALL
+    | {
+        "SyncBatchNorm": "torch.nn.SyncBatchNorm goes over the backend shouter",
+        "grouped_allgather_async": "call allgather_async for each tensor",
+        "grouped_reducescatter_async": "call reducescatter_async for each tensor",
+    },
+)
 
 __all__ = [
     "Adasum",

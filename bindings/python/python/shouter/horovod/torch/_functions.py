@@ -11,6 +11,7 @@ from ...errors import ArgumentError
 from .._job import ProcessSet, global_process_set
 from .._names import Names
 from .._objects import broadcast_by, gather_by
+from .._turns import refusals
 from ._operations import broadcast_named, members
 
 
@@ -18,16 +19,15 @@ def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
     """Gives every rank the tensors of `root_rank`, in place: those of a `state_dict()`, of `named_parameters()`, or of a list."""
-    named = list(params.items()) if isinstance(params, Mapping) else list(params)
-    named = [row if isinstance(row, tuple) else (f"parameter.{at}", row) for at, row in enumerate(named)]
     names = Names(members(process_set).group)
-    handles = []
-    for name, tensor in named:
-        if tensor is None or (isinstance(tensor, torch.Tensor) and tensor.numel() == 0):
-            continue
-        if not isinstance(tensor, torch.Tensor):
-            raise ArgumentError(f"broadcast_parameters: {name} is a {type(tensor).__name__}, and no tensor; use broadcast_object for it")
-        handles.append(broadcast_named(names, tensor, root_rank, name))
+    with refusals(names.group, "broadcast_parameters"):
+        named = list(params.items()) if isinstance(params, Mapping) else list(params)
+        named = [row if isinstance(row, tuple) else (f"parameter.{at}", row) for at, row in enumerate(named)]
+        named = [(name, tensor) for name, tensor in named if tensor is not None]
+        for name, tensor in named:
+            if not isinstance(tensor, torch.Tensor):
+                raise ArgumentError(f"broadcast_parameters: {name} is a {type(tensor).__name__}, and no tensor; use broadcast_object for it")
+    handles = [broadcast_named(names, tensor, root_rank, name) for name, tensor in named if tensor.numel() > 0]
     for handle in handles:
         handle.wait()
 

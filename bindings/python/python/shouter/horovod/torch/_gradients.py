@@ -9,7 +9,7 @@ import torch
 
 from ...errors import ArgumentError
 from .._job import ProcessSet, global_process_set
-from .._reductions import Average, Sum, reduction
+from .._reductions import Average, Sum
 from . import _operations as started
 from ._compression import Compression
 from ._operations import members, synchronize
@@ -43,7 +43,7 @@ def allreduce(
     and the result by `postscale_factor`.
     """
     scale = (prescale_factor, postscale_factor)
-    return _Allreduce.apply(tensor, name, reduction(op, average, "allreduce"), scale, process_set, compression)
+    return _Allreduce.apply(tensor, name, started.chosen(op, average, "allreduce", process_set), scale, process_set, compression)
 
 
 def grouped_allreduce(
@@ -57,9 +57,9 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """The same of several tensors."""
-    scale = (prescale_factor, postscale_factor)
-    each = (compression, op, *scale, process_set)
-    return [allreduce(tensor, average, started.numbered(name, at), *each) for at, tensor in enumerate(tensors)]
+    how = started.grouped(tensors, average, name, op, process_set)
+    each = (compression, how, prescale_factor, postscale_factor, process_set)
+    return [allreduce(tensor, None, started.numbered(name, at), *each) for at, tensor in enumerate(tensors)]
 
 
 class _Allgather(torch.autograd.Function):
@@ -138,7 +138,7 @@ class _Reducescatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, op: str, scale: tuple[float, float], process_set: ProcessSet) -> Any:
         ctx.how = (op, scale, process_set)
-        return synchronize(started.reducescatter_async(tensor, op, None, process_set, *scale))
+        return synchronize(started.reducescatter_async(tensor, None, op, process_set, *scale))
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
@@ -154,9 +154,9 @@ class _Reducescatter(torch.autograd.Function):
 
 def reducescatter(
     tensor: torch.Tensor,
+    name: str | None = None,
     compression: Any = Compression.none,
     op: str = Average,
-    name: str | None = None,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -164,6 +164,7 @@ def reducescatter(
     """Reduces over all ranks, and gives each its rows: as many to each, and one more to the first where ranks do not divide them. All ranks
     call it in the same order.
     """
+    how = started.chosen(op, None, "reducescatter", process_set)
     sent, context = compression.compress(tensor)
-    result = _Reducescatter.apply(sent, reduction(op, None, "reducescatter"), (prescale_factor, postscale_factor), process_set)
+    result = _Reducescatter.apply(sent, how, (prescale_factor, postscale_factor), process_set)
     return compression.decompress(result, context)

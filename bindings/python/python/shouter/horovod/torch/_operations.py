@@ -14,10 +14,10 @@ from ...torch._sparse import Reduction, check as check_sparse
 from ...torch._tensors import DTYPES, bytes_of, check, copy_back, name_of, readable, stream_of
 from .. import _turns as turns
 from .._job import ProcessSet, global_process_set
-from .._join import join as join_by
+from .._join import check_set, join as join_by
 from .._names import Names, Operation
 from .._reductions import Average, reduction
-from .._turns import enter, tell_reduction
+from .._turns import enter, refusals, tell_reduction
 from ._compression import Compression
 
 Result = Any
@@ -28,8 +28,8 @@ _DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 class Handle:
     """An operation under way; `synchronize` returns its result."""
 
-    def __init__(self, operation: Union[Operation, Work, Reduction], finish: Callable[[], Result]) -> None:
-        self._operation, self._finish = operation, finish
+    def __init__(self, operation: Union[Operation, Work, Reduction], finish: Callable[[], Result], turn: turns.Turn | None = None) -> None:
+        self._operation, self._finish, self._turn = operation, finish, turn
         self._result: Result = None
         self._ended = False
 
@@ -38,6 +38,8 @@ class Handle:
 
     def wait(self) -> Result:
         if not self._ended:
+            if self._turn is not None:
+                turns.check_refused(self._turn.wait())
             self._operation.wait()
             self._result, self._ended = self._finish(), True
         return self._result
@@ -129,15 +131,16 @@ def reduce_by(
     """Starts an all-reduce, whose result goes to `output`, which may be the tensor itself, or is a tensor of its own."""
     if tensor.layout is not torch.strided:
         return reduce_sparse(names, tensor, output, name, op, scale)
-    sent, finish = prepared(tensor, output, scale, compression)
+    with refusals(names.group, "allreduce"):
+        sent, finish = prepared(tensor, output, scale, compression)
+        dtype = name_of(sent.dtype, "allreduce")
 
     def start() -> Work:
         return begin(names.group, "all-reduce", sent, sent, op)
 
-    dtype = name_of(sent.dtype, "allreduce")
     if name is None:
-        tell_reduction(names.group, sent.numel(), dtype, op)
-        return Handle(start(), finish)
+        turn = tell_reduction(names.group, sent.numel(), dtype, op)
+        return Handle(start(), finish, turn)
     return Handle(names.submit(Tensor(f"allreduce.{name}", sent.numel(), dtype, op), start), finish)
 
 
@@ -145,10 +148,11 @@ def reduce_sparse(
     names: Names, tensor: torch.Tensor, output: torch.Tensor | None, name: str | None, op: str, scale: tuple[float, float]
 ) -> Handle:
     """The same of a sparse tensor, of which nothing is compressed."""
-    check_sparse(tensor, op, "allreduce")
     before, after = scale
-    if scale != (1, 1) and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
-        raise ArgumentError(f"allreduce: a factor for a sparse tensor of {tensor.dtype}; multiply it by a whole number before or after")
+    with refusals(names.group, "allreduce"):
+        check_sparse(tensor, op, "allreduce")
+        if scale != (1, 1) and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+            raise ArgumentError(f"allreduce: a factor for a sparse tensor of {tensor.dtype}; multiply it by a whole number before or after")
     sent = tensor.detach() * before if before != 1 else tensor
     started: list[Reduction] = []
 
@@ -170,6 +174,12 @@ def reduce_sparse(
     return Handle(names.submit(spec, start), finish)
 
 
+def chosen(op: str | None, average: bool | None, call: str, process_set: ProcessSet) -> str:
+    """The reduction that is asked for."""
+    with refusals(members(process_set).group, call):
+        return reduction(op, average, call)
+
+
 def begin_sparse(group: Group, tensor: torch.Tensor, op: str) -> Reduction:
     """Starts the sum or mean of sparse tensors, when all ranks have said how many rows they have."""
 
@@ -183,7 +193,7 @@ def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None = None, op: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """Starts `allreduce` of a sparse tensor. Its result is that of the handle, called or given to `synchronize`."""
-    return reduce_by(members(process_set), tensor, None, name, reduction(op, None, "sparse_allreduce_async"), (1.0, 1.0))
+    return reduce_by(members(process_set), tensor, None, name, chosen(op, None, "allreduce", process_set), (1.0, 1.0))
 
 
 def allreduce_async(
@@ -199,7 +209,7 @@ def allreduce_async(
     rank waits for one.
     """
     scale = (prescale_factor, postscale_factor)
-    return reduce_by(members(process_set), tensor, None, name, reduction(op, average, "allreduce"), scale)
+    return reduce_by(members(process_set), tensor, None, name, chosen(op, average, "allreduce", process_set), scale)
 
 
 def allreduce_async_(
@@ -213,7 +223,7 @@ def allreduce_async_(
 ) -> Handle:
     """The same in place."""
     scale = (prescale_factor, postscale_factor)
-    return reduce_by(members(process_set), tensor, tensor, name, reduction(op, average, "allreduce"), scale)
+    return reduce_by(members(process_set), tensor, tensor, name, chosen(op, average, "allreduce", process_set), scale)
 
 
 def allreduce_(
@@ -238,9 +248,9 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handles:
-    """Starts `grouped_allreduce`."""
-    how = (op, prescale_factor, postscale_factor, process_set)
-    return Handles([allreduce_async(tensor, average, numbered(name, at), *how) for at, tensor in enumerate(tensors)])
+    """Starts `grouped_allreduce`. Without a name, all ranks call it in the same order, and it waits until they have."""
+    how = (grouped(tensors, average, name, op, process_set), prescale_factor, postscale_factor, process_set)
+    return Handles([allreduce_async(tensor, None, numbered(name, at), *how) for at, tensor in enumerate(tensors)])
 
 
 def grouped_allreduce_async_(
@@ -253,8 +263,8 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handles:
     """The same in place."""
-    how = (op, prescale_factor, postscale_factor, process_set)
-    return Handles([allreduce_async_(tensor, average, numbered(name, at), *how) for at, tensor in enumerate(tensors)])
+    how = (grouped(tensors, average, name, op, process_set), prescale_factor, postscale_factor, process_set)
+    return Handles([allreduce_async_(tensor, None, numbered(name, at), *how) for at, tensor in enumerate(tensors)])
 
 
 def grouped_allreduce_(
@@ -268,6 +278,19 @@ def grouped_allreduce_(
 ) -> list[torch.Tensor]:
     """Reduces each of these tensors in place."""
     return synchronize(grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def grouped(tensors: Sequence[torch.Tensor], average: bool | None, name: str | None, op: str | None, process_set: ProcessSet) -> str:
+    """Begins the all-reduces of a group, unless this rank or another one refuses one of them; returns their reduction."""
+    group = members(process_set).group
+    with refusals(group, "grouped_allreduce"):
+        how = reduction(op, average, "grouped_allreduce")
+        for tensor in tensors:
+            check(tensor, "grouped_allreduce") if tensor.layout is torch.strided else check_sparse(tensor, how, "grouped_allreduce")
+            name_of(tensor.dtype, "grouped_allreduce")
+    if name is None:
+        turns.begin_group(group)
+    return how
 
 
 def numbered(name: str | None, at: int) -> str | None:
@@ -290,10 +313,11 @@ def broadcast_async_(
 
 def broadcast_named(names: Names, tensor: torch.Tensor, root_rank: int, name: str | None) -> Handle:
     """The same."""
-    check(tensor, "broadcast")
-    if not 0 <= root_rank < names.group.size:
-        raise ArgumentError(f"broadcast: root_rank {root_rank}; ranks are 0 to {names.group.size - 1}")
-    sent = readable(tensor.detach())
+    with refusals(names.group, "broadcast"):
+        check(tensor, "broadcast")
+        if not 0 <= root_rank < names.group.size:
+            raise ArgumentError(f"broadcast: root_rank {root_rank}; ranks are 0 to {names.group.size - 1}")
+        sent = readable(tensor.detach())
 
     def finish() -> torch.Tensor:
         if sent.data_ptr() != tensor.data_ptr():
@@ -320,8 +344,10 @@ def broadcast_(
 
 def rows_of(tensor: torch.Tensor, group: Group, call: str) -> tuple[list[int], int]:
     """The number of rows of each rank, and the elements of a row, which are as many everywhere."""
-    if tensor.dim() == 0:
-        raise ArgumentError(f"{call}: a tensor without dimensions; give it one, as by .reshape(1)")
+    with refusals(group, call):
+        check(tensor, call)
+        if tensor.dim() == 0:
+            raise ArgumentError(f"{call}: a tensor without dimensions; give it one, as by .reshape(1)")
     width = tensor[0].numel() if tensor.shape[0] else torch.Size(tensor.shape[1:]).numel()
     told = enter(group, call, tensor.shape[0], width)
     for rank, (_, other, *_) in enumerate(told):
@@ -332,7 +358,6 @@ def rows_of(tensor: torch.Tensor, group: Group, call: str) -> tuple[list[int], i
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
     """Starts `allgather`; the numbers of rows are exchanged before it returns. All ranks call it in the same order."""
-    check(tensor, "allgather")
     group = members(process_set).group
     rows, width = rows_of(tensor, group, "allgather")
     own = readable(tensor.detach())
@@ -348,17 +373,17 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Starts `alltoall`; the numbers of rows are exchanged before it returns. All ranks call it in the same order."""
-    check(tensor, "alltoall")
     group = members(process_set).group
-    rows = tensor.shape[0] if tensor.dim() else 0
-    if splits is None:
-        if not rows or rows % group.size:
-            raise ArgumentError(f"alltoall: {rows} rows, which {group.size} ranks do not divide; give splits")
-        given = [rows // group.size] * group.size
-    else:
-        given = [int(count) for count in splits]
-    if len(given) != group.size or sum(given) != rows or min(given) < 0:
-        raise ArgumentError(f"alltoall: splits {given} are not the {rows} rows over {group.size} ranks")
+    with refusals(group, "alltoall"):
+        rows = tensor.shape[0] if tensor.dim() else 0
+        if splits is None:
+            if not rows or rows % group.size:
+                raise ArgumentError(f"alltoall: {rows} rows, which {group.size} ranks do not divide; give splits")
+            given = [rows // group.size] * group.size
+        else:
+            given = [int(count) for count in splits]
+        if len(given) != group.size or sum(given) != rows or min(given) < 0:
+            raise ArgumentError(f"alltoall: splits {given} are not the {rows} rows over {group.size} ranks")
     _, width = rows_of(tensor, group, "alltoall")
     mine, theirs = torch.tensor(given, device="cpu"), torch.zeros(group.size, dtype=torch.int64, device="cpu")
     begin(group, "all-to-all", mine, theirs).wait()
@@ -371,17 +396,19 @@ def alltoall_async(
 
 def reducescatter_async(
     tensor: torch.Tensor,
-    op: str = Average,
     name: str | None = None,
+    op: str = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
     """Starts `reducescatter`. All ranks call it in the same order."""
-    check(tensor, "reducescatter")
-    group, op = members(process_set).group, reduction(op, None, "reducescatter")
-    if tensor.dim() == 0:
-        raise ArgumentError("reducescatter: a tensor without dimensions; give it one, as by .reshape(1)")
+    group = members(process_set).group
+    with refusals(group, "reducescatter"):
+        check(tensor, "reducescatter")
+        op = reduction(op, None, "reducescatter")
+        if tensor.dim() == 0:
+            raise ArgumentError("reducescatter: a tensor without dimensions; give it one, as by .reshape(1)")
     each, more = divmod(tensor.shape[0], group.size)
     rows = [each + (rank < more) for rank in range(group.size)]
     enter(group, "reducescatter")
@@ -399,12 +426,14 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     turns.barrier(members(process_set).group)
 
 
-def join(device: int = -1) -> int:
+def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
     """Says that this rank has no more data. Until all ranks have joined, it takes part with zeroes in their all-reduces by Average or Sum, whose mean
     stays that of all ranks, and in the steps of their optimizers. Returns the rank that joined last.
 
-    `device` is that of the zeroes for tensors that are no gradients: a GPU's number, or -1 for the memory of the host.
+    `device` is that of the zeroes for tensors that are no gradients: a GPU's number, or -1 for the memory of the host. All ranks of the job join: other
+    process sets are refused.
     """
+    check_set(process_set)
     where = "cpu" if device < 0 else f"cuda:{device}"
 
     def zeroes(group: Group, elements: int, dtype: str, op: str) -> Work:

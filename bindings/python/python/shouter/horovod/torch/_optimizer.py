@@ -16,9 +16,10 @@ from ..._group import Group, Tensor
 from ...errors import ArgumentError
 from ...torch._sparse import Reduction, check as check_sparse, without_rows
 from ...torch._tensors import name_of
+from .._absent import GROUPS, unsupported
 from .._job import ProcessSet, global_process_set
 from .._reductions import Average, reduction
-from .._turns import ORDER, REDUCTIONS, STEP, tell
+from .._turns import ORDER, REDUCTIONS, STEP, refusals, tell
 from ._compression import Compression
 from ._operations import Handle, begin, begin_sparse, members, prepared
 
@@ -248,29 +249,34 @@ def DistributedOptimizer(
     parameters in the same order; gradients come in any order, and some on some ranks only: a rank without one adds zeroes. A parameter with sparse
     gradients has one on every rank at least in its first step.
 
-    `num_groups` and `groups` change nothing: the key `fuse_below` says which tensors are sent together.
+    `num_groups` and `groups` are refused: the key `fuse_below` says which tensors are sent together.
     """
-    op = reduction(op, None, "DistributedOptimizer")
-    if gradient_predivide_factor != 1 and op != Average:
-        raise ArgumentError("gradient_predivide_factor is for op=Average only")
-    if backward_passes_per_step < 1:
-        raise ArgumentError(f"backward_passes_per_step is {backward_passes_per_step}; give at least 1")
-    if isinstance(optimizer, _Distributed):
-        raise ArgumentError("this optimizer is a DistributedOptimizer already")
-    every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if named_parameters is None:
-        named = [(f"parameter.{at}", parameter) for at, parameter in enumerate(every)]
-    else:
-        named = list(named_parameters)
-        names = [name for name, _ in named]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ArgumentError(f"named_parameters has {', '.join(twice)} more than once; give each parameter a name of its own")
-        known, own = {id(parameter) for _, parameter in named}, {id(parameter) for parameter in every}
-        # The names of a whole model may be given with an optimizer of a part.
-        named = [(name, parameter) for name, parameter in named if id(parameter) in own]
-        if unnamed := sum(id(parameter) not in known for parameter in every):
-            raise ArgumentError(f"named_parameters lacks {unnamed} of the optimizer's {len(every)} parameters; give all of them")
     names = members(process_set)
+    with refusals(names.group, "DistributedOptimizer"):
+        unsupported("DistributedOptimizer", GROUPS, num_groups=num_groups, groups=groups)
+        op = reduction(op, None, "DistributedOptimizer")
+        if gradient_predivide_factor != 1 and op != Average:
+            raise ArgumentError("gradient_predivide_factor is for op=Average only")
+        if backward_passes_per_step < 1:
+            raise ArgumentError(f"backward_passes_per_step is {backward_passes_per_step}; give at least 1")
+        if isinstance(optimizer, _Distributed):
+            raise ArgumentError("this optimizer is a DistributedOptimizer already")
+        every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if named_parameters is None:
+            named = [(f"parameter.{at}", parameter) for at, parameter in enumerate(every)]
+        else:
+            named = list(named_parameters)
+            given = [name for name, _ in named]
+            if twice := sorted({name for name in given if given.count(name) > 1}):
+                raise ArgumentError(f"named_parameters has {', '.join(twice)} more than once; give each parameter a name of its own")
+            known, own = {id(parameter) for _, parameter in named}, {id(parameter) for parameter in every}
+            # The names of a whole model may be given with an optimizer of a part.
+            named = [(name, parameter) for name, parameter in named if id(parameter) in own]
+            if unnamed := sum(id(parameter) not in known for parameter in every):
+                raise ArgumentError(f"named_parameters lacks {unnamed} of the optimizer's {len(every)} parameters; give all of them")
+        for name, parameter in named:
+            if parameter.requires_grad:
+                name_of(compression.type_of(parameter.dtype), name)
     group = names.group_of_optimizer()
     gradients = _Gradients(named, group, compression, backward_passes_per_step, op, gradient_predivide_factor, sparse_as_dense)
     names.add_optimizer(group, weakref.ref(gradients))
