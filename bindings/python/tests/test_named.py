@@ -71,6 +71,33 @@ def used(call):
     return [group.stats()[counter] - before[counter] for counter in ("operations", "bytes_reduced")]
 """
 
+# The same where each rank in turn is at odds with the others.
+CULPRITS = (
+    SUBMITS
+    + """
+me, size = shouter.rank(), shouter.size()
+
+def alone(culprit):
+    # One rank waits in vain until the others' operations have failed, too.
+    if me == culprit:
+        fails(["alone"], "not submitted by ranks")
+    reduce(["all have failed"])
+    if me != culprit:
+        fails(["alone"], "'alone': not submitted by ranks")
+
+def all_fail(count, why):
+    assert len(errors) == count and all(why in error for error in errors), (count, why, errors)
+    errors.clear()
+
+def one_after_another(culprit, call):
+    # Those that are not at odds, in the order of their ranks.
+    for rank in range(size):
+        if me == rank != culprit:
+            call()
+        shouter.world().barrier()
+"""
+)
+
 
 def test_names_that_are_no_longer_used_cost_nothing(job: Job) -> None:
     job(
@@ -105,19 +132,14 @@ shouter.close()
 
 
 def test_an_operation_is_told_of_a_rank_that_dies_while_another_has_joined(job: Job) -> None:
-    # Most of the time the ranks tell each other what the one without data takes part in, so most deaths come then.
-    for delay in (0.01, 0.02, 0.03):
+    # The rank dies with operations under way: the ranks tell each other then what the one without data takes part in.
+    for rounds in (1, 3, 10):
         job_ended = job(
             3,
             SUBMITS
             + f"""
 import os
 import signal
-import time
-
-def die():
-    time.sleep({delay})
-    os.kill(os.getpid(), signal.SIGKILL)
 
 names = [b"name %d" % at for at in range(100)]
 reduce([name.decode() for name in names])
@@ -127,14 +149,16 @@ if shouter.rank() == 2:
     except (PeerFailed, Closed):
         os._exit(0)
     raise AssertionError("rank 1 has not joined")
-if shouter.rank() == 1:
-    threading.Thread(target=die).start()
 values = (ctypes.c_float * len(names))()
-while not errors:
+for number_of_round in itertools.count():
+    if errors:
+        break
     for at, name in enumerate(names):
         place = ctypes.addressof(values) + 4 * at
         request = Request(name, b"all-reduce", b"sum", b"float32", 0, True, False, next(runs), place, 4, place, 4)
         submit(number, ctypes.byref(request), done, at + 1)
+    if shouter.rank() == 1 and number_of_round == {rounds}:
+        os.kill(os.getpid(), signal.SIGKILL)
     for _ in names:
         assert ended.acquire(timeout=20), "an operation's end is not told"
 assert not any("dropped" in why for why in errors), errors[:3]
@@ -177,9 +201,8 @@ shouter.close()
 def test_a_name_that_some_ranks_submit_late_fails_there_too_and_meets_again(job: Job) -> None:
     job(
         3,
-        SUBMITS
+        CULPRITS
         + """
-me, size = shouter.rank(), shouter.size()
 for culprit in range(size):
     others = ", ".join(str(rank) for rank in range(size) if rank != culprit)
     for is_awaited in (True, False):
@@ -207,24 +230,18 @@ shouter.close()
 def test_a_run_that_fails_is_one_use_of_all_its_names(job: Job) -> None:
     job(
         3,
-        SUBMITS
+        CULPRITS
         + """
-import time
-
-me, size = shouter.rank(), shouter.size()
 names = [f"gradient {at}" for at in range(10)]
 reduce(names)
 for culprit in range(size):
     # How much of its run the rank that is late submits before its executor stops.
     for left in (1, 4, 10):
-        if me == culprit:
-            fails(["alone"], "not submitted by ranks")
-            reduce(["all have failed"])
-            fails(names[10 - left :], f"not submitted by rank {culprit} within 1s")
-        else:
+        if me != culprit:
             fails(names, f"not submitted by rank {culprit} within 1s")
-            reduce(["all have failed"])
-            fails(["alone"], "'alone': not submitted by ranks")
+        alone(culprit)
+        if me == culprit:
+            fails(names[10 - left :], f"not submitted by rank {culprit} within 1s")
         for use in range(3):
             reduce(names, float(use))
     # What one rank refuses ends the others' run at once, what they wait for included.
@@ -238,30 +255,35 @@ for culprit in range(size):
         start(["of others"])
         start(["when told"])
         end([*names, "of others", "when told"])
-        assert len(errors) == len(names) and all(f"rank {culprit} refuses its part: for a test" in error for error in errors), errors
         vain = [error for error in errors if "the run of its function has failed" in error]
         assert len(vain) == len(names) - 1, errors
-        errors.clear()
+        all_fail(len(names), f"rank {culprit} refuses its part: for a test")
     for use in range(3):
         reduce(names, float(use))
     # The others' executors come to the refused operation when the refusing rank has begun its next run.
     for _ in range(2):
+        run, lead = next(runs), len(names) - me
         if me == culprit:
             _core.named_refuse(number, names[0], "for a test", True)
+            values = start(names, 7.0)
         else:
-            run, lead = next(runs), len(names) - me
             start(names[lead:], -1.0, run=run)
-            time.sleep(0.1 * (1 + me))
-            start(names[:lead], -1.0, run=run)
+        shouter.world().barrier()
+        one_after_another(culprit, lambda: start(names[:lead], -1.0, run=run))
+        end(names)
+        if me == culprit:
+            assert not errors, errors
+        else:
+            all_fail(len(names), f"rank {culprit} refuses its part: for a test")
+            values = start(names, 7.0)
             end(names)
-            assert len(errors) == len(names) and all(f"rank {culprit} refuses its part: for a test" in error for error in errors), errors
-            errors.clear()
+        assert list(values) == [7.0 * size] * len(names), list(values)
         for use in range(3):
             reduce(names, float(use))
-    # A refusal that no other rank meets holds a run back no longer than the deadline.
+    # A refusal that no other rank meets holds a run back no longer than the deadline, in which each rank waits in vain for the others.
     if me == culprit:
         _core.named_refuse(number, "of nobody else", "for a test", True)
-    time.sleep(1.2)
+    fails([f"of rank {me} alone"], "not submitted by ranks")
     reduce(names)
 shouter.close()
 """,
@@ -272,9 +294,8 @@ shouter.close()
 def test_a_rank_that_comes_late_to_a_name_that_is_two_things_fails_and_the_next_use_meets(job: Job) -> None:
     job(
         3,
-        SUBMITS
+        CULPRITS
         + """
-me, size = shouter.rank(), shouter.size()
 for culprit in range(size):
     name = f"two things {culprit}"
     if me == culprit:
@@ -296,27 +317,18 @@ shouter.close()
 def test_a_run_that_has_failed_misses_nothing_more(job: Job) -> None:
     job(
         3,
-        SUBMITS
+        CULPRITS
         + """
 import time
 
-me, size = shouter.rank(), shouter.size()
 of_f, of_g = ["f 0", "f 1", "f 2"], ["g 0", "g 1"]
 reduce([*of_f, *of_g])
-
-def alone():
-    # One rank waits in vain until the others' operations have failed, too.
-    if me == culprit:
-        fails(["alone"], "not submitted by ranks")
-    reduce(["all have failed"])
-    if me != culprit:
-        fails(["alone"], "'alone': not submitted by ranks")
 
 for culprit in range(size):
     # One rank has submitted a part of the run with which another one fails, and submits the rest then, or does not.
     part, is_whole = (me - culprit) % size, culprit != 1
     if part == 0:
-        alone()
+        alone(culprit)
         fails(of_f, "not submitted by rank")
     else:
         run, first = next(runs), 3 if part == 1 else 1
@@ -325,14 +337,13 @@ for culprit in range(size):
         if is_whole:
             start(of_f[first:], run=run)
             end(of_f[first:])
-        assert len(errors) == (3 if is_whole else first) and all("within 1s" in error for error in errors), errors
-        errors.clear()
-        alone()
+        all_fail(3 if is_whole else first, "within 1s")
+        alone(culprit)
     for use in range(3):
         reduce([*of_f, *of_g], float(use))
     # Two runs fail at once: each is one use of its own names, and remains one that has failed.
     if me == culprit:
-        alone()
+        alone(culprit)
         fails(of_f, f"not submitted by rank {culprit} within 1s")
         fails(of_g, f"not submitted by rank {culprit} within 1s")
     else:
@@ -344,22 +355,24 @@ for culprit in range(size):
         start(of_f[2:], run=f)
         end(of_f[2:])
         assert time.monotonic() - began < 0.5
-        assert len(errors) == 5 and all(f"not submitted by rank {culprit} within 1s" in error for error in errors), errors
-        errors.clear()
-        alone()
+        all_fail(5, f"not submitted by rank {culprit} within 1s")
+        alone(culprit)
     for use in range(3):
         reduce([*of_f, *of_g], float(use))
     # The same of names that are two things.
     names = [f"x {culprit}", f"y {culprit}"]
     run, first = next(runs), 1 if me == culprit else 2
+
+    def start_first():
+        start(names[:first], count=1 + (me + size - culprit) % size, run=run)
+
+    one_after_another(culprit, start_first)
     if me == culprit:
-        time.sleep(0.2)
-    start(names[:first], count=1 + (me + size - culprit) % size, run=run)
+        start_first()
     end(names[:first])
     start(names[first:], run=run)
     end(names[first:])
-    assert len(errors) == 2 and all("submit the same tensors on every rank" in error for error in errors), errors
-    errors.clear()
+    all_fail(2, "submit the same tensors on every rank")
     for use in range(3):
         reduce(names, float(use))
 shouter.close()
