@@ -356,14 +356,16 @@ impl Group {
     ) -> Result<Placement, Error> {
         let RankBlocks { collective, given, taken, dtype, .. } = *blocks;
         let (ranks, me, is_root) = (self.size() as usize, self.rank() as usize, root == self.rank);
-        let (from, into) = match collective {
-            Collective::AllGatherV => (1, ranks),
-            Collective::GatherV => (1, if is_root { ranks } else { 0 }),
-            Collective::ScatterV => (if is_root { ranks } else { 0 }, 1),
-            Collective::ReduceScatterV => (ranks, 1),
-            Collective::AllToAllV => (ranks, ranks),
-            _ => return Err(blocks.argument("it has one count; call Group::run_collective".into())),
+        if !collective.has_counts() {
+            return Err(blocks.argument("it has one count; call Group::run_collective".into()));
+        }
+        let of_side = |is_of_all: bool| match is_of_all {
+            false => 1,
+            true if is_root || !collective.has_root() => ranks,
+            true => 0,
         };
+        let (of_input, of_output) = collective.sides_of_all();
+        let (from, into) = (of_side(of_input), of_side(of_output));
         if collective.reduces() {
             check(dtype, blocks.op)?;
         }
@@ -393,10 +395,10 @@ impl Group {
             let bytes = |counts: &[usize]| {
                 counts.get(..me).map_or(0, |before| before.iter().sum::<usize>() * dtype.size()) as u64
             };
-            match collective {
-                Collective::AllToAllV => (given == taken).then_some((0, 0)),
-                Collective::AllGatherV | Collective::GatherV => Some((bytes(taken), 0)),
-                _ => Some((0, bytes(given))),
+            match (of_input, of_output) {
+                (true, true) => (given == taken).then_some((0, 0)),
+                (false, _) => Some((bytes(taken), 0)),
+                (true, false) => Some((0, bytes(given))),
             }
         })
     }
@@ -502,9 +504,10 @@ impl<'a> RankBlocks<'a> {
 
     /// The counts of all, where each rank has them.
     fn known(&self) -> Option<Result<Counts, Error>> {
-        let counts = match self.collective {
-            Collective::AllGatherV => self.taken,
-            Collective::ReduceScatterV => self.given,
+        let counts = match self.collective.sides_of_all() {
+            _ if self.collective.has_root() => return None,
+            (false, true) => self.taken,
+            (true, false) => self.given,
             _ => return None,
         };
         Some(Counts::of_blocks(words(counts).collect()).map_err(|why| self.argument(why.to_string())))

@@ -130,12 +130,7 @@ unsafe fn counts(
     at: usize,
 ) -> Result<BlockCounts, Error> {
     let Tensor { input_counts, output_counts, .. } = *tensor;
-    let (given, taken) = match collective {
-        Collective::AllGatherV | Collective::GatherV => (false, true),
-        Collective::ScatterV | Collective::ReduceScatterV => (true, false),
-        Collective::AllToAllV => (true, true),
-        _ => (false, false),
-    };
+    let (given, taken) = if collective.has_counts() { collective.sides_of_all() } else { (false, false) };
     let words = |name: &str, counts: *const usize, has: bool| {
         if !has && counts.is_null() {
             return Ok(None);

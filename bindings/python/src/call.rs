@@ -131,9 +131,9 @@ pub(crate) fn registered(kind: Collective, counts: &BlockCounts, rank: u32) -> G
         BlockCounts::OfRanks(counts) => {
             let all = usizes(counts);
             let own = all.iter().skip(rank as usize).take(1).copied().collect();
-            match kind {
-                Collective::AllGatherV | Collective::GatherV => (Some(own), Some(all)),
-                _ => (Some(all), Some(own)),
+            match kind.sides_of_all() {
+                (false, _) => (Some(own), Some(all)),
+                (true, _) => (Some(all), Some(own)),
             }
         }
     }

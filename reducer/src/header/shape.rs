@@ -71,6 +71,17 @@ impl Collective {
         self.base() != self
     }
 
+    /// Whether the input and the output have a block for each rank, and so a count for each where blocks may differ (on the root alone where there is
+    /// [one](Self::has_root)); a side that has none is this rank's block.
+    pub fn sides_of_all(self) -> (bool, bool) {
+        match self.base() {
+            Self::AllGather | Self::Gather => (false, true),
+            Self::Scatter | Self::ReduceScatter => (true, false),
+            Self::AllToAll => (true, true),
+            _ => (false, false),
+        }
+    }
+
     /// Whether every rank ends with a reduction over the ranks before it.
     pub fn is_scan(self) -> bool {
         matches!(self, Self::Scan | Self::ExScan)
@@ -78,8 +89,7 @@ impl Collective {
 
     /// Whether there is a block for each rank: a shape's count is that of one rank's, unless they may differ.
     pub fn is_blocked(self) -> bool {
-        use Collective::*;
-        matches!(self.base(), AllGather | ReduceScatter | Gather | Scatter | AllToAll)
+        self.sides_of_all() != (false, false)
     }
 
     /// Whether elements are reduced.

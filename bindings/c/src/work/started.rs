@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use shouter::{Collective, CollectiveCall, Error, Exchange, Group, Staging, UnevenCall};
+use shouter::{CollectiveCall, Error, Exchange, Group, Staging, UnevenCall};
 
 use super::{Operation, SHOUTER_OPERATION_SENDRECV, Work, live};
 use crate::error::{SHOUTER_OPERATION_RECV, SHOUTER_OPERATION_SEND, Status, guard, not_null};
@@ -22,14 +22,18 @@ impl Counted {
     /// The collective of a descriptor.
     pub(crate) fn of(operation: &Operation, call: &CollectiveCall) -> Self {
         let Operation { input_counts, output_counts, count, .. } = *operation;
-        let (given, taken) = match call.collective {
-            Collective::AllGatherV => (Counts::Mine(output_counts), Counts::Each(output_counts)),
-            Collective::GatherV => (Counts::Own(count), Counts::OnRoot(output_counts)),
-            Collective::ScatterV => (Counts::OnRoot(input_counts), Counts::Own(count)),
-            Collective::ReduceScatterV => (Counts::Each(input_counts), Counts::Mine(input_counts)),
-            _ => (Counts::Each(input_counts), Counts::Each(output_counts)),
+        let side = |is_of_all: bool, own, other| match (is_of_all, call.collective.has_root()) {
+            (true, false) => Counts::Each(own),
+            (true, true) => Counts::OnRoot(own),
+            (false, false) => Counts::Mine(other),
+            (false, true) => Counts::Own(count),
         };
-        Self { call: *call, given, taken }
+        let (given, taken) = call.collective.sides_of_all();
+        Self {
+            call: *call,
+            given: side(given, input_counts, output_counts),
+            taken: side(taken, output_counts, input_counts),
+        }
     }
 
     /// # Safety
