@@ -11,7 +11,7 @@ use super::message::{Home, LONGEST_NAME, Layout, Meta};
 use super::optimizer::Optimizer;
 use super::parameter::{Gradient, Parameter, check_rows};
 use super::plan::{Mode, Plan};
-use super::protocol::Seen;
+use super::protocol::{Seen, left};
 use super::server::{Own, Served};
 use super::shard::Shard;
 use crate::runtime::lock;
@@ -108,15 +108,19 @@ impl Shards {
         Error::NotSet { parameter: name.to_owned(), server: self.own.name.clone(), step }
     }
 
-    /// Waits until `ready` says how; `late` has the error at the deadline.
+    /// When a request that comes now has to be answered: all its waits share the plan's deadline.
+    fn end(&self) -> Instant {
+        Instant::now() + self.plan.deadline
+    }
+
+    /// Waits until `ready` says how; `late` has the error at `end`.
     fn wait_until<'a, R>(
         &'a self,
         mut state: MutexGuard<'a, State>,
-        step: u64,
+        (step, end): (u64, Instant),
         mut ready: impl FnMut(&mut State) -> Result<Option<R>, Error>,
         late: impl FnOnce(&State) -> Error,
     ) -> Result<(MutexGuard<'a, State>, R), Error> {
-        let end = Instant::now() + self.plan.deadline;
         loop {
             if let Some(by) = &state.shut_down_by {
                 return Err(Error::ShutDown { by: by.clone(), step });
@@ -127,7 +131,7 @@ impl Shards {
             if let Some(failure) = &state.failure {
                 return Err(failure.clone());
             }
-            let left = end.saturating_duration_since(Instant::now());
+            let left = left(end);
             if left.is_zero() {
                 return Err(late(&state));
             }
@@ -175,6 +179,7 @@ impl Shards {
         sender: Sender<'_>,
         (name, step): (&str, u64),
         generation: u64,
+        end: Instant,
     ) -> Result<MutexGuard<'a, State>, Error> {
         let limit = self.plan.mode.limit();
         let ready = |state: &mut State| {
@@ -194,7 +199,7 @@ impl Shards {
             }
             _ => self.not_set(name, step),
         };
-        Ok(self.wait_until(self.lock(), step, ready, late)?.0)
+        Ok(self.wait_until(self.lock(), (step, end), ready, late)?.0)
     }
 
     /// The parameter that this meta asks for, when the mode permits to pull it, and the memory of gradients that have been used.
@@ -204,8 +209,9 @@ impl Shards {
         meta: &Meta,
         generation: u64,
     ) -> Result<(Arc<RwLock<Parameter>>, Vec<Gradient>), Error> {
-        let used = self.update(self.lock(), &meta.name)?;
-        let state = self.gate(sender, (&meta.name, meta.step), generation)?;
+        let end = self.end();
+        let used = self.update(self.lock(), &meta.name, end)?;
+        let state = self.gate(sender, (&meta.name, meta.step), generation, end)?;
         let entry = state.entries.get(&meta.name).ok_or_else(|| self.not_set(&meta.name, meta.step))?;
         Ok((entry.parameter.clone(), used))
     }
@@ -277,8 +283,9 @@ impl Shards {
         };
         let not_set = || self.not_set(&meta.name, meta.step);
         check_gradient(self.lock().entry(&meta.name, generation).ok_or_else(not_set)?, &meta, &gradient)?;
-        let mut used = self.update(self.lock(), &meta.name)?;
-        let mut state = self.gate(sender, (&meta.name, meta.step), generation)?;
+        let end = self.end();
+        let mut used = self.update(self.lock(), &meta.name, end)?;
+        let mut state = self.gate(sender, (&meta.name, meta.step), generation, end)?;
         let entry = state.entries.get_mut(&meta.name).ok_or_else(not_set)?;
         match pushes.cmp(&entry.pushes[trainer]) {
             // A trainer repeats a push that another server has refused.
@@ -297,13 +304,13 @@ impl Shards {
         if self.plan.mode == Mode::Synchronous {
             entry.pending[trainer] = Some(gradient);
             entry.pushes[trainer] += 1;
-            used.extend(self.update(state, &meta.name)?);
+            used.extend(self.update(state, &meta.name, end)?);
             return Ok(used);
         }
         let parameter = entry.parameter.clone();
         drop(state);
         let used = [gradient];
-        parameter.write().unwrap_or_else(PoisonError::into_inner).update(&used, false, self.plan.deadline)?;
+        parameter.write().unwrap_or_else(PoisonError::into_inner).update(&used, false, left(end))?;
         let mut state = self.lock();
         if let Some(entry) =
             state.entries.get_mut(&meta.name).filter(|entry| Arc::ptr_eq(&entry.parameter, &parameter))
@@ -316,7 +323,12 @@ impl Shards {
 
     /// Makes the synchronous update of a parameter if all gradients for it are there, and returns those. Where it cannot be made they stay, and
     /// the next push or pull of any trainer tries again.
-    fn update<'a>(&'a self, mut state: MutexGuard<'a, State>, name: &str) -> Result<Vec<Gradient>, Error> {
+    fn update<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        name: &str,
+        end: Instant,
+    ) -> Result<Vec<Gradient>, Error> {
         let State { entries, members, .. } = &mut *state;
         let is_there = |at: &usize| members[*at] == Member::There;
         let Some(entry) = entries.get_mut(name) else { return Ok(vec![]) };
@@ -331,10 +343,9 @@ impl Shards {
         entry.updating = true;
         let parameter = entry.parameter.clone();
         drop(state);
-        let Plan { average, deadline, .. } = *self.plan;
         let updated = {
             let mut parameter = parameter.write().unwrap_or_else(PoisonError::into_inner);
-            parameter.update(&gradients, average, deadline)
+            parameter.update(&gradients, self.plan.average, left(end))
         };
         let mut state = self.lock();
         let State { entries, members, .. } = &mut *state;
@@ -375,7 +386,7 @@ impl Shards {
             Ok((state.ahead(&state.waits, own) == 0).then_some(()))
         };
         let late = |state: &State| self.stale(state, sender, ("", step), &state.waits, own, 0);
-        let waited = self.wait_until(state, step, ready, late).map(drop);
+        let waited = self.wait_until(state, (step, self.end()), ready, late).map(drop);
         if waited.is_err() {
             self.lock().waits[trainer] -= 1;
         }
@@ -407,7 +418,7 @@ impl Shards {
         self.changed.notify_all();
         drop(state);
         for name in names {
-            match self.update(self.lock(), &name) {
+            match self.update(self.lock(), &name, self.end()) {
                 Ok(gradients) => used.extend(gradients),
                 Err(error) => tracing::error!("'{name}' was not updated without a trainer: {error}"),
             }
