@@ -323,7 +323,7 @@ fn segments(plan: &Plan, grid: Grid, node: u32) -> Vec<Arc<NodeSegment>> {
     }
     let ranks = grid.locals(node);
     let lane_bytes = plan.lane_bytes as usize;
-    let shape = SegmentShape { ranks, lanes: plan.lanes, lane_bytes, arena_bytes: 16 << 20 };
+    let shape = SegmentShape { ranks, lanes: plan.lanes, lane_bytes, arena_bytes: 16 << 20, parts: 0 };
     let first = NodeSegment::create(shape).unwrap();
     let fd = || first.fd().try_clone_to_owned().unwrap();
     let others: Vec<_> = (1..ranks).map(|local| NodeSegment::attach(fd(), shape, local).unwrap()).collect();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use shouter_reducer::dtype::ReduceOp;
 use shouter_reducer::grid::{Grid, Rank};
 
 use super::Group;
@@ -12,8 +13,9 @@ use super::outcomes::Outcomes;
 use super::start_queue::StartQueue;
 use super::stats::Tally;
 use super::table::Tables;
+use crate::channel::shm::NodeSegment;
 use crate::config::LONGEST_WAIT;
-use crate::engine::groups::{Lineage, MakeError};
+use crate::engine::groups::{Lineage, MakeError, grid_of};
 use crate::engine::members::{Members, MembersError};
 use crate::error::Error;
 
@@ -119,7 +121,7 @@ impl Group {
         members.sort_unstable();
         // All members have come, so the new group need not wait for them.
         let members = members.into_iter().map(|(_, rank)| self.rank_in_job(rank)).collect();
-        self.make(members, deadline).map(Some)
+        self.make(members, deadline, None)?.with_lanes().map(Some)
     }
 
     /// Makes a group of these ranks, which are numbered in this order there. Only they call it, each with the same list; it returns when
@@ -145,10 +147,12 @@ impl Group {
             )));
         }
         check_deadline(deadline)?;
-        let mut group = self.make(ranks.iter().map(|rank| self.rank_in_job(*rank)).collect(), deadline)?;
+        let members = ranks.iter().map(|rank| self.rank_in_job(*rank)).collect();
+        let mut group = self.make(members, deadline, None)?;
         group.deadline = deadline.max(self.deadline);
         // Only the members take part.
         group.barrier()?;
+        let mut group = group.with_lanes()?;
         group.deadline = deadline;
         Ok(group)
     }
@@ -174,8 +178,34 @@ impl Group {
         Rank(self.job_rank(rank).unwrap_or(u32::MAX))
     }
 
-    /// Makes a group of these ranks of the job here.
-    fn make(&self, ranks: Vec<Rank>, deadline: Duration) -> Result<Group, Error> {
+    /// In the place of this new group, in which all members are: where it has all ranks of the job, and these are on one host, the same with lanes,
+    /// if there is a part of the host's segment which no rank uses for another group.
+    fn with_lanes(self) -> Result<Group, Error> {
+        let Some(whole) = self.job.node.clone().filter(|_| self.job.grid.nodes() == 1) else { return Ok(self) };
+        if self.size() != self.job.grid.ranks() {
+            return Ok(self);
+        }
+        let offer = whole.offer();
+        let mut offered = [offer.bits()];
+        self.all_reduce(&mut offered, ReduceOp::Band)?;
+        let Some(part) = offer.first_of(offered[0]) else { return Ok(self) };
+        // No rank begins before it is empty.
+        let mut is_empty = [u8::from(self.rank() > 0 || whole.empty_part(&part))];
+        self.all_reduce(&mut is_empty, ReduceOp::Band)?;
+        let Some(part) = whole.part(part, self.rank()).filter(|_| is_empty[0] == 1) else { return Ok(self) };
+        let ranks = (0..self.size()).map(|rank| self.rank_in_job(rank)).collect();
+        let mut group = self.make(ranks, self.outcomes.deadline, Some(Arc::new(part)))?;
+        group.deadline = self.deadline;
+        Ok(group)
+    }
+
+    /// Makes a group of these ranks of the job here, with the lanes of `node`, if there is one.
+    fn make(
+        &self,
+        ranks: Vec<Rank>,
+        deadline: Duration,
+        node: Option<Arc<NodeSegment>>,
+    ) -> Result<Group, Error> {
         self.drive.check_process()?;
         let own = self.rank_in_job(self.rank.0);
         let members = Members::new(ranks, own).map_err(|why| {
@@ -194,8 +224,10 @@ impl Group {
         let job = self.job.grid;
         let members = Arc::new(members);
         let parent = self.subset.as_ref().map_or(Lineage::ALL, |subset| subset.lineage);
+        let grid =
+            grid_of(members.size(), node.is_some()).map_err(|why| Error::Internal(why.to_string()))?;
         let asked = members.clone();
-        let made = self.drive.with(move |engine| engine.make_group(&parent, asked))?;
+        let made = self.drive.with(move |engine| engine.make_group(&parent, asked, node))?;
         let (id, lineage) = made.map_err(|why| match why {
             MakeError::TooMany => Error::Argument(why.to_string()),
             MakeError::Executor(_) => Error::Internal(why.to_string()),
@@ -204,7 +236,6 @@ impl Group {
                 format!("a group was not made: the group of all ranks has ended: {cause}"),
             ),
         })?;
-        let grid = Grid::new(members.size(), 1).map_err(|why| Error::Internal(why.to_string()))?;
         let (plan, known) = (*self.tables.plan(), self.tables.known().clone());
         let tables = Arc::new(Tables::new(members.own(), grid, plan, known));
         let outcomes = Arc::new(Outcomes {

@@ -22,6 +22,9 @@ use crate::wire;
 /// space is limited (RLIMIT_AS) they get less.
 const ARENA_BYTES: usize = 64 << 30;
 
+/// Duplicates of the group of all that have lanes at a time, where all ranks are on one host.
+const PARTS: u32 = 4;
+
 /// The interval of the checks whether a rank has ended, while others of its host are waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -67,6 +70,7 @@ pub(super) fn meet(
         lanes: plan.lanes,
         lane_bytes: plan.lane_bytes as usize,
         arena_bytes: ARENA_BYTES,
+        parts: if grid.nodes() == 1 { PARTS } else { 0 },
     };
     let rank = Rank(config.rank);
     let (node, local) = (grid.node_of(rank), grid.local_of(rank));

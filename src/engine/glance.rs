@@ -15,7 +15,8 @@ impl Engine {
     /// Looks at the rings alone; `None` where a whole poll is due.
     #[inline]
     pub(super) fn glance(&mut self, now: Instant) -> Option<Activity> {
-        if self.operations.is_running() || self.times.is_whole_poll_due(now) {
+        let wait_for_lanes = self.operations.is_running() || self.groups.wait_for_lanes();
+        if wait_for_lanes || self.times.is_whole_poll_due(now) {
             return None;
         }
         let (up, mut inboxes) = self.up_and_inboxes();

@@ -94,7 +94,7 @@ struct Member {
 fn segments(plan: &Plan, grid: Grid) -> [NodeSegment; 2] {
     let params = plan.params();
     let lane_bytes = params.chunk_bytes_on(&grid);
-    let shape = SegmentShape { ranks: 2, lanes: params.lanes, lane_bytes, arena_bytes: 0 };
+    let shape = SegmentShape { ranks: 2, lanes: params.lanes, lane_bytes, arena_bytes: 0, parts: 0 };
     let first = NodeSegment::create(shape).unwrap();
     let second = NodeSegment::attach(first.fd().try_clone_to_owned().unwrap(), shape, 1).unwrap();
     [first, second]

@@ -38,9 +38,16 @@ pub struct SegmentShape {
     pub lane_bytes: usize,
     /// Most bytes of each rank's tensors in shared memory. Pages that are not used cost nothing.
     pub arena_bytes: usize,
+    /// Parts: each is a segment of this shape without arena and parts, for a duplicate of the group of all. Pages that are not used cost nothing.
+    pub parts: u32,
 }
 
 impl SegmentShape {
+    /// The shape of its parts.
+    pub(super) fn of_part(self) -> Self {
+        Self { arena_bytes: 0, parts: 0, ..self }
+    }
+
     /// The same with arenas for which a process that may still map `room` bytes has the address space: they take half of
     /// the room beside the rest of the segment, for a program needs some besides.
     pub(super) fn within(self, room: u64) -> Self {
@@ -63,6 +70,8 @@ pub(super) struct SegmentLayout {
     rings: usize,
     arena: usize,
     arenas: usize,
+    part: usize,
+    parts: usize,
     total: usize,
 }
 
@@ -99,9 +108,15 @@ impl SegmentLayout {
         let count = ranks.checked_mul(ranks.checked_add(1)?)?;
         let rings = heads.checked_add(count.checked_mul(APART)?)?.checked_next_multiple_of(PAGE)?;
         let arenas = rings.checked_add(count.checked_mul(RING)?)?.checked_next_multiple_of(HUGE)?;
-        let total = arenas.checked_add(arena.checked_mul(ranks)?)?;
+        let parts = arenas.checked_add(arena.checked_mul(ranks)?)?;
+        let part = match shape.parts {
+            0 => 0,
+            _ => Self::new(shape.of_part())?.total.checked_next_multiple_of(HUGE)?,
+        };
+        let total = parts.checked_add(part.checked_mul(shape.parts as usize)?)?;
         isize::try_from(total).ok()?;
-        Some(Self { shape, rank_bytes, flags, area, lanes: first, heads, rings, arena, arenas, total })
+        let lanes = first;
+        Some(Self { shape, rank_bytes, flags, area, lanes, heads, rings, arena, arenas, part, parts, total })
     }
 
     pub(super) fn shape(&self) -> SegmentShape {
@@ -111,6 +126,11 @@ impl SegmentLayout {
     /// Bytes of the whole segment.
     pub(super) fn total(&self) -> usize {
         self.total
+    }
+
+    /// The place of a part, and its bytes.
+    pub(super) fn part(&self, index: u32) -> Option<(usize, usize)> {
+        (index < self.shape.parts).then(|| (self.parts + self.part * index as usize, self.part))
     }
 
     fn rank(&self, local: u32) -> Option<usize> {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::io::Errno;
 use shouter_reducer::header::View;
@@ -19,7 +19,9 @@ use super::sys::{self, Mapping, Watch};
 use super::view::{unpack, unpack_small};
 
 mod end;
+mod part;
 pub(crate) use end::{Abort, shortened};
+use part::{PartUse, Parts};
 
 /// "shouter" and the layout's version.
 const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x09");
@@ -103,6 +105,10 @@ pub struct NodeSegment {
     fenced: AtomicBool,
     /// The last small operation that this rank has published.
     pub(super) published: AtomicU64,
+    /// Its parts that are in use here.
+    parts: Arc<Parts>,
+    /// Of a part: it is in use as long as this.
+    _use: Option<PartUse>,
     /// A watch on each process, opened when its id is first needed.
     watches: Vec<OnceLock<Watch>>,
 }
@@ -152,8 +158,8 @@ impl NodeSegment {
     fn new(mapping: Mapping, layout: SegmentLayout, local: u32) -> Self {
         let watches = (0..layout.shape().ranks).map(|_| OnceLock::new()).collect();
         let (arena, exposed, accessing) = Default::default();
-        let (fenced, published) = Default::default();
-        Self { mapping, layout, local, arena, exposed, accessing, fenced, published, watches }
+        let (fenced, published, parts, _use) = Default::default();
+        Self { mapping, layout, local, arena, exposed, accessing, fenced, published, watches, parts, _use }
     }
 
     /// The descriptor, to be passed on.

@@ -6,6 +6,7 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
@@ -23,13 +24,20 @@ use shouter_reducer::memory::{MemoryKind, TensorRegion};
 use super::layout::PAGE;
 use crate::runtime::{count_forks, fork_generation};
 
-/// A shared mapping of a whole memfd. It is only reached through atomics and through regions, whose users keep to the order
-/// of their schedules.
-pub(super) struct Mapping {
+/// A shared mapping of a whole memfd.
+struct Mapped {
     map: ManuallyDrop<MmapRaw>,
     fd: OwnedFd,
     /// The process that has it: a forked child does not, and may have other memory there.
     forks: u32,
+}
+
+/// A range of whole pages of a mapping; offsets are from its start. It is only reached through atomics and through regions, whose users keep
+/// to the order of their schedules.
+pub(super) struct Mapping {
+    mapped: Arc<Mapped>,
+    start: usize,
+    len: usize,
 }
 
 impl Mapping {
@@ -63,23 +71,29 @@ impl Mapping {
     fn map(fd: OwnedFd, len: usize) -> io::Result<Self> {
         let map = ManuallyDrop::new(MmapOptions::new().len(len).map_raw(&fd)?);
         count_forks();
-        let this = Self { map, fd, forks: fork_generation() };
+        let mapped = Mapped { map, fd, forks: fork_generation() };
         // Only advice: a failure does no harm.
-        let _ = this.map.advise(Advice::HugePage);
-        this.map.advise(Advice::DontFork)?;
-        Ok(this)
+        let _ = mapped.map.advise(Advice::HugePage);
+        mapped.map.advise(Advice::DontFork)?;
+        Ok(Self { mapped: Arc::new(mapped), start: 0, len })
+    }
+
+    /// A part of it, of whole pages; `None` unless it lies inside.
+    pub(super) fn part(&self, offset: usize, len: usize) -> Option<Self> {
+        self.pages(offset, len).ok()?;
+        Some(Self { mapped: self.mapped.clone(), start: self.start + offset, len })
     }
 
     /// Whether this is the process that mapped it, and no child forked from that.
     pub(super) fn is_here(&self) -> bool {
-        fork_generation() == self.forks
+        self.mapped.is_here()
     }
 
     /// Frees the pages of a range; it reads as zero afterwards, in every process.
     pub(super) fn empty(&self, offset: usize, len: usize) -> io::Result<()> {
         self.pages(offset, len)?;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(&self.fd, flags, offset as u64, len as u64)?)
+        Ok(rustix::fs::fallocate(&self.mapped.fd, flags, (self.start + offset) as u64, len as u64)?)
     }
 
     /// Takes the pages of a range, rounded out to whole ones, out of the shared memory: this process keeps their
@@ -95,7 +109,9 @@ impl Mapping {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
         // SAFETY: replaces pages of this mapping by a private view of the same bytes of the same file, in one step for all
         // threads. The mapping stays as long as before.
-        unsafe { rustix::mm::mmap(base.cast(), len, access, flags, &self.fd, start as u64) }?;
+        unsafe {
+            rustix::mm::mmap(base.cast(), len, access, flags, &self.mapped.fd, (self.start + start) as u64)
+        }?;
         // A private page is the file's until it is written to. Exchanging a word for itself writes, and loses no other
         // thread's write; where it fails, another thread has written. (Adding zero would be compiled to a load.)
         for page in (0..len).step_by(PAGE) {
@@ -114,13 +130,14 @@ impl Mapping {
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.mapped.fd.as_fd()
     }
 
     /// The address of `len` bytes at `offset`; `None` unless they lie inside.
     #[inline]
     fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
-        (offset.checked_add(len)? <= self.map.len()).then(|| self.map.as_mut_ptr().wrapping_add(offset))
+        let inside = offset.checked_add(len)? <= self.len;
+        inside.then(|| self.mapped.map.as_mut_ptr().wrapping_add(self.start + offset))
     }
 
     /// The word at `offset`; `None` unless it is aligned and lies inside.
@@ -167,7 +184,13 @@ fn outside() -> io::Error {
     io::Error::other("the range is not of the segment")
 }
 
-impl Drop for Mapping {
+impl Mapped {
+    fn is_here(&self) -> bool {
+        fork_generation() == self.forks
+    }
+}
+
+impl Drop for Mapped {
     fn drop(&mut self) {
         if self.is_here() {
             // SAFETY: dropped here only, and nothing refers to it any more.

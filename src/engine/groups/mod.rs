@@ -7,7 +7,8 @@
 //!                                    '------ by the number in the header ----- UpChannels
 //! ```
 //!
-//! A group costs an [executor](Subgroup) over a flat grid, and no thread, socket or segment. Members agree on it by themselves
+//! A group costs an [executor](Subgroup) over a flat grid, and no thread, socket or segment; where it has all ranks of a host, which is all
+//! of the job, the executor has that grid, and lanes in a [part](NodeSegment::part) of the segment, if there is one. Members agree on it by themselves
 //! ([`Lineage`]); messages say which group they belong to by the number that the *receiver* has given it ([`Route`](route::Route)), which
 //! leads straight to its executor. A number is used again only after a million others of its place, when nothing of its last group is under way.
 //!
@@ -25,7 +26,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{
     AbortCause, Completed, Disposition, Executor, ExecutorConfig, OpId, Refusal, Request, StartError,
 };
-use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::grid::{Grid, GridError, Rank};
 use shouter_reducer::header::{Header, MatchKey};
 use shouter_reducer::recorder::Recorder;
 use shouter_reducer::transport::SendToken;
@@ -33,6 +34,7 @@ use shouter_reducer::transport::SendToken;
 use super::Engine;
 use super::pairwise::Pairwise;
 use super::submitted::Submissions;
+use crate::channel::shm::NodeSegment;
 use crate::channel::up::UpChannels;
 use crate::engine::members::Members;
 use crate::group::watch::Departure;
@@ -105,6 +107,8 @@ pub(super) struct Groups {
     early: Vec<Early>,
     /// Ranks that have said that they leave the job.
     departures: Vec<Departure>,
+    /// An operation is under way in one that has lanes.
+    wait_for_lanes: bool,
     /// Keeps the last events of all of them, and the program's labels for their operations.
     recording: Option<(Recorder, Arc<Labels>)>,
 }
@@ -119,6 +123,7 @@ impl Groups {
             made: HashMap::new(),
             early: vec![],
             departures: vec![],
+            wait_for_lanes: false,
             recording: None,
         }
     }
@@ -156,6 +161,12 @@ impl Groups {
         self.alive.is_empty()
     }
 
+    /// Whether an operation is under way whose ranks meet in lanes: nothing comes by a channel then.
+    #[inline]
+    pub(super) fn wait_for_lanes(&self) -> bool {
+        self.wait_for_lanes
+    }
+
     /// Index of the place of a group's number.
     #[inline]
     fn index(id: u32) -> usize {
@@ -180,6 +191,7 @@ impl Groups {
         &mut self,
         parent: &Lineage,
         members: Arc<Members>,
+        node: Option<Arc<NodeSegment>>,
         like: &ExecutorConfig,
     ) -> Result<(GroupId, Lineage), MakeError> {
         let digest = parent.digest_of(members.ranks());
@@ -196,14 +208,14 @@ impl Groups {
         let Some(place) = self.places.get_mut(index as usize) else { return Err(MakeError::TooMany) };
         let id = place.uses << PLACE_BITS | (index + 1);
         place.uses = place.uses.wrapping_add(1);
-        let executor = match executor(id, &members, like) {
+        let executor = match executor(id, &members, node.as_deref(), like) {
             Ok(executor) => executor,
             Err(why) => {
                 self.free.push_back(index);
                 return Err(MakeError::Executor(why));
             }
         };
-        let mut group = Subgroup::new((id, index + 1), lineage, (members, like.grid), executor);
+        let mut group = Subgroup::new((id, index + 1), lineage, (members, like.grid), (executor, node));
         if let Some((recorder, labels)) = &self.recording {
             group.record(recorder, labels.clone());
         }
@@ -289,11 +301,13 @@ impl Groups {
     /// One poll of all groups; whether one did something.
     pub(super) fn poll(&mut self, now: Instant, up: &mut UpChannels) -> bool {
         let mut busy = false;
-        let Self { places, alive, by_lineage, free, .. } = self;
+        let Self { places, alive, by_lineage, free, wait_for_lanes, .. } = self;
+        *wait_for_lanes = false;
         alive.retain(|&index| {
             let Some(place) = places.get_mut(index as usize) else { return false };
             let Some(group) = place.group.as_deref_mut() else { return false };
             busy |= group.poll(now, up);
+            *wait_for_lanes |= group.waits_for_lanes();
             let closed = group.is_closed(now);
             if closed {
                 by_lineage.remove(&group.lineage());
@@ -352,10 +366,15 @@ impl Groups {
     }
 }
 
-/// The executor of a group.
+/// The executor of a group, whose members share the lanes of `node` if it has any.
 #[allow(unsafe_code)]
-fn executor(id: u32, members: &Members, like: &ExecutorConfig) -> Result<Executor, String> {
-    let grid = Grid::new(members.size(), 1).map_err(|why| why.to_string())?;
+fn executor(
+    id: u32,
+    members: &Members,
+    node: Option<&NodeSegment>,
+    like: &ExecutorConfig,
+) -> Result<Executor, String> {
+    let grid = grid_of(members.size(), node.is_some()).map_err(|why| why.to_string())?;
     let config = ExecutorConfig {
         rank: members.own(),
         grid,
@@ -367,22 +386,32 @@ fn executor(id: u32, members: &Members, like: &ExecutorConfig) -> Result<Executo
         one_sided: false,
         ..*like
     };
-    // SAFETY: it belongs to an engine, which drops its channels first; it has neither node nor accelerator.
-    unsafe { Executor::new(config) }.map_err(|why| why.to_string())
+    // SAFETY: it belongs to an engine, which drops its channels first; it has no accelerator, and the group keeps the node's memory for as
+    // long as it takes polls.
+    let mut executor = unsafe { Executor::new(config) }.map_err(|why| why.to_string())?;
+    node.map_or(Ok(()), |node| executor.attach_node(node)).map_err(|why| why.to_string())?;
+    Ok(executor)
+}
+
+/// The grid of a group of so many ranks: one host where they share lanes, else each rank is a host of its own.
+pub(crate) fn grid_of(size: u32, has_lanes: bool) -> Result<Grid, GridError> {
+    Grid::new(size, if has_lanes { size } else { 1 })
 }
 
 /// Operations of any group of this process: without a [`GroupId`] those of the group of all.
 impl Engine {
-    /// Makes a group of members of another one. They make those of the same members in the same order.
+    /// Makes a group of members of another one, which has the lanes of `node`, if there is one. They make those of the same members in the same
+    /// order.
     pub(crate) fn make_group(
         &mut self,
         parent: &Lineage,
         members: Arc<Members>,
+        node: Option<Arc<NodeSegment>>,
     ) -> Result<(GroupId, Lineage), MakeError> {
         match self.executor.aborted() {
             Some(cause) => Err(MakeError::Ended(cause.clone())),
             None => {
-                let (id, lineage) = self.groups.make(parent, members, self.executor.config())?;
+                let (id, lineage) = self.groups.make(parent, members, node, self.executor.config())?;
                 if let Some(group) = self.groups.group(id.0) {
                     self.watch.timeline().into_iter().for_each(|timeline| group.draw(timeline.clone()));
                     self.departures.ranks().for_each(|rank| group.departed(rank));

@@ -1,8 +1,9 @@
 //! A group of some ranks on this rank: an executor of its own, so an order, numbers, deadlines and an end of its own, and messages and
 //! windows of its own.
 //!
-//! Each member is a node of its own for the executor: its messages go over the channels and nothing of it lies in memory that ranks share. It
-//! polls no clock, holds no thread and no socket; it keeps a few dozen bytes for each member.
+//! Each member is a node of its own for the executor: its messages go over the channels and nothing of it lies in memory that ranks share. But a
+//! group of all ranks of a job on one host may have a part of the host's segment: its operations meet there, in lanes, as those of the group of
+//! all do; its messages, its end and its members' leaving go over the channels as those of other groups. It polls no clock, holds no thread and no socket; it keeps a few dozen bytes for each member.
 //!
 //! An error ends it on all members, by messages among them, and nothing else. The channels go on, so unlike at the end of the group of
 //! all no payload is taken back from them: an operation's outcome is held back until every fragment that was posted of the
@@ -35,9 +36,6 @@ use crate::engine::trace::Phases;
 use crate::observe::Timeline;
 use crate::observe::flight::Labels;
 
-/// The segment of a group's node: each member is alone on its own.
-const NO_NODE: Option<&NodeSegment> = None;
-
 /// A group of some ranks.
 pub(super) struct Subgroup {
     peers: Peers,
@@ -45,6 +43,8 @@ pub(super) struct Subgroup {
     pairwise: Pairwise,
     operations: Operations,
     ending: EndState,
+    /// The memory with its lanes; after the executor, which works there.
+    node: Option<Arc<NodeSegment>>,
     /// This rank has left. The group goes when nothing refers to it and its members know, or are not notified any more: from this time on.
     closing: Option<Instant>,
 }
@@ -54,7 +54,7 @@ impl Subgroup {
         (id, owner): (u32, u32),
         lineage: Lineage,
         (members, job): (Arc<Members>, Grid),
-        executor: Executor,
+        (executor, node): (Executor, Option<Arc<NodeSegment>>),
     ) -> Self {
         let pairwise = Pairwise::new(id, members.own(), members.size());
         Self {
@@ -63,6 +63,7 @@ impl Subgroup {
             pairwise,
             operations: Operations::with_capacity(0),
             ending: EndState::default(),
+            node,
             closing: None,
         }
     }
@@ -125,7 +126,7 @@ impl Subgroup {
 
     /// Starts an operation: the next one of this group.
     pub(super) fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
-        self.operations.start(now, &mut self.executor, NO_NODE, request)
+        self.operations.start(now, &mut self.executor, self.node.as_deref(), request)
     }
 
     /// Reports the ends of submitted operations and of messages, once outcomes are not held back.
@@ -204,31 +205,39 @@ impl Subgroup {
             || !ended && self.executor.diverged().is_some()
     }
 
+    /// Whether an operation is under way whose ranks meet in lanes.
+    pub(super) fn waits_for_lanes(&self) -> bool {
+        self.node.is_some() && self.operations.is_running()
+    }
+
     /// One poll; whether it did something.
     pub(super) fn poll(&mut self, now: Instant, up: &mut UpChannels) -> bool {
         if !self.is_active() {
             return false;
         }
         let mut busy = self.peers.greet(up);
-        self.operations.admit(now, &mut self.executor, NO_NODE);
+        self.operations.admit(now, &mut self.executor, self.node.as_deref());
         busy |= self.operations.take_change();
         let time = executor_time(now);
         let mut route = Route { up, peers: &mut self.peers };
         if self.operations.is_running() {
             self.executor.set_time(time);
-            busy |= self.executor.poll(time, &mut route, NO_NODE, None).worked;
+            busy |= self.executor.poll(time, &mut route, self.node.as_deref(), None).worked;
         }
         busy |= self.pairwise.poll(time, &mut route);
         busy |= self.operations.gather(&mut self.executor);
         if self.operations.is_compare_due(now) {
-            self.executor.compare(NO_NODE);
+            self.executor.compare(self.node.as_deref());
         }
         if self.peers.has_left() {
             self.end_for_departed(now);
         }
+        if let Some(seq) = self.node.as_deref().and_then(NodeSegment::dispute) {
+            self.executor.diverge(seq, self.peers.own());
+        }
         if self.executor.diverged().is_some() && self.executor.aborted().is_none() {
-            let Self { ending, executor, peers, .. } = self;
-            ending.deliberate(now, executor, NO_NODE, false, |vote| peers.send_to_all(vote));
+            let Self { ending, executor, peers, node, .. } = self;
+            ending.deliberate(now, executor, node.as_deref(), false, |vote| peers.send_to_all(vote));
         }
         busy |= self.flood_abort(now);
         busy |= self.peers.send_waiting(up);
@@ -302,7 +311,7 @@ impl Subgroup {
         self.executor.abort_seen(self.peers.members().name(culprit), why, seen);
         if self.executor.aborted().is_none() {
             // Members disagree, and no more votes will come.
-            self.executor.conclude(NO_NODE);
+            self.executor.conclude(self.node.as_deref());
         }
         self.operations.gather(&mut self.executor);
         self.executor.fenced();
@@ -320,7 +329,7 @@ impl Subgroup {
     /// This rank leaves the group: in good order where every operation has ended here, else as the member that all others name.
     /// With `is_busy` copies for operations are under way.
     pub(super) fn leave(&mut self, now: Instant, is_busy: bool) {
-        self.operations.admit(now, &mut self.executor, NO_NODE);
+        self.operations.admit(now, &mut self.executor, self.node.as_deref());
         let has_operations = self.operations.is_running() || !self.operations.are_all_started();
         if has_operations || self.pairwise.is_running() || is_busy {
             self.executor.abort(self.peers.own(), AbortReason::Aborted);

@@ -18,7 +18,7 @@ fn members(ranks: &[u32]) -> Arc<Members> {
 }
 
 fn make(groups: &mut Groups, ranks: &[u32]) -> (u32, Lineage) {
-    let (GroupId(id), lineage) = groups.make(&Lineage::ALL, members(ranks), &all(8)).unwrap();
+    let (GroupId(id), lineage) = groups.make(&Lineage::ALL, members(ranks), None, &all(8)).unwrap();
     (id, lineage)
 }
 
@@ -97,11 +97,11 @@ fn there_are_no_more_groups_than_owners_of_tokens() {
     for _ in 0..MAX_GROUPS {
         make(&mut groups, &[0]);
     }
-    let refused = groups.make(&Lineage::ALL, members(&[0]), &all(8));
+    let refused = groups.make(&Lineage::ALL, members(&[0]), None, &all(8));
     assert_eq!(refused.map(|_| ()), Err(MakeError::TooMany));
     let last = *groups.by_lineage.values().next().unwrap();
     close(&mut groups, last);
-    assert!(groups.make(&Lineage::ALL, members(&[0]), &all(8)).is_ok());
+    assert!(groups.make(&Lineage::ALL, members(&[0]), None, &all(8)).is_ok());
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_group_of_eight_takes_less_than_64_kib() {
     let mut groups = Groups::new();
     make(&mut groups, &[0]);
     let before = allocated();
-    groups.make(&Lineage::ALL, eight, &config).unwrap();
+    groups.make(&Lineage::ALL, eight, None, &config).unwrap();
     let bytes = allocated() - before;
     assert!((1..64 << 10).contains(&bytes), "{bytes} bytes");
 }

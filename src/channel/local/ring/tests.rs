@@ -8,7 +8,7 @@ use crate::channel::shm::SegmentShape;
 
 /// The memory of a host as two of its ranks map it.
 fn host() -> [NodeSegment; 2] {
-    let shape = SegmentShape { ranks: 2, lanes: 1, lane_bytes: 4096, arena_bytes: 0 };
+    let shape = SegmentShape { ranks: 2, lanes: 1, lane_bytes: 4096, arena_bytes: 0, parts: 0 };
     let first = NodeSegment::create(shape).unwrap();
     let second = NodeSegment::attach(first.fd().try_clone_to_owned().unwrap(), shape, 1).unwrap();
     [first, second]
