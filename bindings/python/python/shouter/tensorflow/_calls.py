@@ -10,7 +10,8 @@ import operator
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -30,26 +31,32 @@ class Place(NamedTuple):
 
 
 _lock = threading.Lock()
-# The group of the same ranks in which a group's named operations run: their order is not that of its other calls.
-_named: weakref.WeakKeyDictionary[Group, Group] = weakref.WeakKeyDictionary()
+# The group of the same ranks in which a group's named operations run, and this rank's place there: their order is not that of its other calls.
+_named: weakref.WeakKeyDictionary[Group, tuple[Group, Place]] = weakref.WeakKeyDictionary()
+
+
+def _made(group: Group | None) -> tuple[Group, Place]:
+    of = group or world()
+    found = _named.get(of)
+    if found is not None and not found[0].closed:
+        return found
+    with _lock:
+        found = _named.get(of)
+        if found is None or found[0].closed:
+            made = of.split(0, of.rank)
+            assert made is not None
+            found = _named[of] = made, Place(made._core.named(), made.rank, made.size)
+        return found
 
 
 def named_group(group: Group | None) -> Group:
     """Where a group's named operations run; the first call of a group is one of its collectives."""
-    of = group or world()
-    with _lock:
-        made = _named.get(of)
-        if made is None or made.closed:
-            made = of.split(0, of.rank)
-            assert made is not None
-            _named[of] = made
-        return made
+    return _made(group)[0]
 
 
 def place(group: Group | None) -> Place:
     """This rank's place there."""
-    made = named_group(group)
-    return Place(made._core.named(), made.rank, made.size)
+    return _made(group)[1]
 
 
 def base(kind: str) -> str:
@@ -82,24 +89,33 @@ def naming(name: str | None, kind: str) -> Naming:
     return Naming(name, True)
 
 
-@contextlib.contextmanager
-def arguments(at: Place, name: str | Callable[[], str], *, is_of_run: bool = False) -> Iterator[None]:
+class arguments:
     """What is refused inside fails on the other ranks, too, which submit under this name, or the one that is made then: those of a graph when they run
     it. It stands for a function's run while one is traced, or where the other ranks run one.
     """
-    try:
-        yield
-    except Exception as why:
-        is_of_run = is_of_run or not tf.executing_eagerly()
-        _core.named_refuse(at.group, name if isinstance(name, str) else name(), str(why), is_of_run)
-        raise
+
+    __slots__ = ("_at", "_is_of_run", "_name")
+
+    def __init__(self, at: Place, name: str | Callable[[], str], *, is_of_run: bool = False) -> None:
+        self._at, self._name, self._is_of_run = at, name, is_of_run
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(why, Exception):
+            name = self._name if isinstance(self._name, str) else self._name()
+            _core.named_refuse(self._at.group, name, str(why), self._is_of_run or not tf.executing_eagerly())
 
 
 def bind(operation: str, x: Any, at: Place, named: Naming, *more: Any, **attributes: Any) -> tf.Tensor:
     """One operation. What TensorFlow refuses while it makes a graph is told to the others; eagerly, the kernel does that."""
-    call = getattr(_kernels.operations(), f"shouter_{operation}")
-    with _kernels.on_cpu(), contextlib.nullcontext() if tf.executing_eagerly() else arguments(at, named.name):
-        return call(x, *more, tensor_name=named.name, is_fixed=named.is_fixed, **at._asdict(), **attributes)
+    call, is_eager = getattr(_kernels.operations(), f"shouter_{operation}"), tf.executing_eagerly()
+    # There are kernels for CPUs alone. An eager call saves the time to say so where there is nothing else.
+    if is_eager and _kernels.has_cpus_only():
+        return call(x, *more, named.name, *at, named.is_fixed, **attributes)
+    with tf.device("CPU"), contextlib.nullcontext() if is_eager else arguments(at, named.name):
+        return call(x, *more, named.name, *at, named.is_fixed, **attributes)
 
 
 # Types and reductions that the library has.
@@ -108,7 +124,7 @@ _checked: set[tuple[tf.DType, str | None]] = set()
 
 def tensor_of(x: Any, op: str | None) -> tf.Tensor:
     """`x` as a tensor of a type that the library has, for this reduction."""
-    tensor = tf.convert_to_tensor(x)
+    tensor = x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x)
     if (tensor.dtype, op) not in _checked:
         _core.check_type(tensor.dtype.name, op)
         _checked.add((tensor.dtype, op))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import threading
@@ -29,18 +28,13 @@ OPERATIONS = ("AllReduce", "Broadcast", "AllGather", "ReduceScatter", "AllToAll"
 _order.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = _UNORDERED | {f"Shouter{name}" for name in OPERATIONS}
 
 _lock = threading.Lock()
-_ANYWHERE = contextlib.nullcontext()
 _loaded: Any = None
 
 
 @functools.cache
-def _has_cpus_only() -> bool:
+def has_cpus_only() -> bool:
+    """Whether TensorFlow has no other devices than CPUs."""
     return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
-
-
-def on_cpu() -> contextlib.AbstractContextManager[Any]:
-    """Where the operations have kernels. Where there is nothing else, an eager call saves the time to say so."""
-    return _ANYWHERE if tf.executing_eagerly() and _has_cpus_only() else tf.device("CPU")
 
 
 def operations() -> Any:
@@ -49,6 +43,8 @@ def operations() -> Any:
     RuntimeError if there is no C++ compiler, or it does not compile the kernels.
     """
     global _loaded
+    if _loaded is not None:
+        return _loaded
     with _lock:
         if _loaded is None:
             flags, libraries = tf.sysconfig.get_compile_flags(), tf.sysconfig.get_link_flags()
