@@ -74,7 +74,8 @@ impl Group {
     /// A new group has its own order of operations, deadlines and end: an error in it leaves this one as it was, and operations of both go
     /// on beside each other, in whichever order ranks start them. The end of the job's group of all, as by the death of a rank, ends all
     /// groups. Errors name ranks by their numbers in the group that was called, and say which ranks of the job those are. A group costs no
-    /// thread, connection or shared memory. Its tensors are registered with it alone.
+    /// thread or connection, and no shared memory, but that of lanes where it has all ranks of a job on one host, of four such groups at a
+    /// time. Its tensors are registered with it alone.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -313,7 +314,61 @@ impl Outcomes {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
+    use super::super::tests::{each, ranks_on};
     use super::*;
+
+    /// Whether the ranks' operations meet in lanes; the same on all of them.
+    fn have_lanes(group: &[Group]) -> bool {
+        let lanes: Vec<bool> = group.iter().map(|rank| rank.grid.nodes() == 1).collect();
+        assert!(lanes.iter().all(|has| *has == lanes[0]), "{lanes:?}");
+        lanes[0]
+    }
+
+    /// The bits of an average, in place and apart.
+    fn bits(group: &[Group]) -> Vec<Vec<u32>> {
+        each(group, |rank| {
+            let number = |at: u32| (at * 37 + 11 * rank.rank()) as f32 / 7.3;
+            let mut data: Vec<f32> = (0..70_000).map(number).collect();
+            rank.all_reduce(&mut data, ReduceOp::Avg).unwrap();
+            data.iter().map(|element| element.to_bits()).collect()
+        })
+    }
+
+    #[test]
+    fn duplicates_of_all_ranks_of_a_host_have_lanes_as_far_as_there_are_parts() {
+        let all = ranks_on(1, 3);
+        let twins: Vec<_> =
+            (0..5).map(|_| each(&all, |rank| rank.split(Some(0), 0).unwrap().unwrap())).collect();
+        let lanes: Vec<bool> = twins.iter().map(|twin| have_lanes(twin)).collect();
+        assert_eq!(lanes, [true, true, true, true, false]);
+        assert!(!have_lanes(&each(&all[1..], |rank| rank.group(&[1, 2]).unwrap())));
+        let expected = bits(&all);
+        for twin in &twins {
+            assert!(bits(twin) == expected);
+        }
+        // In another order, by the last part of a group that has gone. What it has left there is not seen.
+        drop(twins);
+        let until = Instant::now() + Duration::from_secs(20);
+        for _ in 0..6 {
+            loop {
+                let twin = each(&all, |rank| rank.group(&[2, 0, 1]).unwrap());
+                let has_lanes = have_lanes(&twin);
+                assert!(bits(&twin).iter().all(|found| *found == bits(&twin)[0]));
+                if has_lanes {
+                    break;
+                }
+                assert!(Instant::now() < until, "no part is free");
+            }
+        }
+    }
+
+    #[test]
+    fn on_several_hosts_each_rank_of_a_duplicate_is_a_host() {
+        let all = ranks_on(2, 4);
+        assert!(!have_lanes(&each(&all, |rank| rank.duplicate().unwrap())));
+    }
 
     #[test]
     fn places_count_the_members_of_each_host() {

@@ -16,6 +16,8 @@ fn rank_body() {
             ("mismatch", mismatch),
             ("die", die),
             ("leave", leave),
+            ("twins", twins),
+            ("die_in_twin", die_in_twin),
             ("many", many),
             ("arguments", arguments),
             ("keeps", keeps),
@@ -211,6 +213,62 @@ fn die(all: &Group) -> Result<(), Error> {
     all.barrier()
 }
 
+/// Groups of all ranks, more of them than have lanes: each has its own order, deadline, and end. When they have gone, others take their places.
+fn twins(all: &Group) -> Result<(), Error> {
+    for round in 0..3 {
+        let twins: Vec<Group> = (0..6).map(|_| all.duplicate()).collect::<Result<_, _>>()?;
+        twins.iter().zip(round..).try_for_each(|(twin, salt)| check(twin, salt))?;
+        // At the same time, each rank in another order.
+        let spec = TensorSpec::all_reduce("only", DType::U64, 50_000, ReduceOp::Sum);
+        let ids = twins
+            .iter()
+            .map(|twin| twin.register(std::slice::from_ref(&spec)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let lent: Vec<_> = (0..twins.len())
+            .map(|at| (at + all.rank() as usize) % twins.len())
+            .map(|at| (at, twins[at].lend(ids[at][0], vec![at as u64 + round; 50_000])))
+            .collect();
+        for (at, lent) in lent {
+            assert_eq!(lent?.wait()?, vec![u64::from(all.size()) * (at as u64 + round); 50_000]);
+        }
+        // One rank makes another call: that group ends, and no other.
+        let mut data = vec![1f32; if all.rank() == 1 { 99_999 } else { 100_000 }];
+        let error = twins[0].all_reduce(&mut data, ReduceOp::Sum).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { rank: Some(1), .. }), "{error:?}");
+        // One rank does not come: the others name it, and it hears of it.
+        let members: Vec<u32> = (0..all.size()).collect();
+        let hasty = all.group_within(&members, Duration::from_secs(1))?;
+        check(&hasty, round)?;
+        if all.rank() == 1 {
+            await_gate(&format!("late {round}"));
+        }
+        let error = hasty.all_reduce(&mut vec![1u8; 100_000], ReduceOp::Sum).unwrap_err();
+        match error {
+            Error::Deadline { .. } => assert!(error.missing().contains(&1), "{error}"),
+            _ => assert!(matches!(error.code(), 6 | 8), "{error:?}"),
+        }
+        if all.rank() != 1 {
+            tell(format_args!("round {round} is late"));
+        }
+        twins[1..].iter().try_for_each(|twin| check(twin, round))?;
+        all.barrier()?;
+    }
+    Ok(())
+}
+
+/// A rank dies while the others are in an operation of a duplicate of the group of all.
+fn die_in_twin(all: &Group) -> Result<(), Error> {
+    let twin = all.duplicate()?;
+    check(&twin, 1)?;
+    if all.rank() == 2 {
+        std::process::exit(1);
+    }
+    let error = twin.all_reduce(&mut vec![1u8; 1 << 20], ReduceOp::Sum).unwrap_err();
+    let ended = matches!(error, Error::PeerFailed { .. } | Error::Closed { .. });
+    assert!(ended && error.rank() == Some(2), "{error:?}");
+    all.barrier()
+}
+
 /// A member drops a group, and the others call once more: they name it, and the group of all goes on.
 fn leave(all: &Group) -> Result<(), Error> {
     let group = all.group(&[1, 0, 2])?;
@@ -365,6 +423,34 @@ fn a_rank_that_dies_is_named_by_its_groups() {
 fn a_member_that_leaves_is_named_by_who_goes_on() {
     for hosts in [3, 1] {
         job!(3, hosts, "leave").run().assert_success();
+    }
+}
+
+#[test]
+fn duplicates_of_the_group_of_all_are_apart_and_take_each_others_places() {
+    for hosts in [3, 1] {
+        let gates = Gates::new();
+        let job = job!(3, hosts, "twins").with("GATES", &gates).start();
+        for round in 0..3 {
+            let line = format!("round {round} is late");
+            job.until("the others are late", crate::ranks::LIMIT, |state| {
+                state.others(1).all(|rank| rank.told.contains(&line))
+            });
+            gates.open(&format!("late {round}"));
+        }
+        job.finish().assert_success();
+    }
+}
+
+#[test]
+fn a_rank_that_dies_is_named_by_a_duplicate_of_the_group_of_all() {
+    for hosts in [3, 1] {
+        let state = job!(3, hosts, "die_in_twin").run();
+        assert_eq!(state.ranks[2].code, Some(1), "{state}");
+        for rank in state.others(2) {
+            assert!(rank.lost_its_group(), "{state}");
+            assert!(rank.error().contains("rank 2"), "{state}");
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 //!  per lane  a staging area for each rank, and the node's result
 //!  per pair  a ring of messages, and how far it was read; two more rings for each rank
 //!  per rank  its shared tensors: the arena, mostly untouched
+//!  per part  all of that but the arena, for a duplicate of the group of all
 //! ```
 //!
 //! Nothing of it has a name in the file system: the descriptor is passed over a UNIX socket, and the memory goes
