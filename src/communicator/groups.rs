@@ -182,7 +182,9 @@ impl Group {
     /// In the place of this new group, in which all members are: where it has all ranks of the job, and these are on one host, the same with lanes,
     /// if there is a part of the host's segment which no rank uses for another group.
     fn with_lanes(self) -> Result<Group, Error> {
-        let Some(whole) = self.job.node.clone().filter(|_| self.job.grid.nodes() == 1) else { return Ok(self) };
+        let Some(whole) = self.job.node.clone().filter(|_| self.job.grid.nodes() == 1) else {
+            return Ok(self);
+        };
         if self.size() != self.job.grid.ranks() {
             return Ok(self);
         }
@@ -225,8 +227,7 @@ impl Group {
         let job = self.job.grid;
         let members = Arc::new(members);
         let parent = self.subset.as_ref().map_or(Lineage::ALL, |subset| subset.lineage);
-        let grid =
-            grid_of(members.size(), node.is_some()).map_err(|why| Error::Internal(why.to_string()))?;
+        let grid = grid_of(members.size(), node.is_some()).map_err(|why| Error::Internal(why.to_string()))?;
         let asked = members.clone();
         let made = self.drive.with(move |engine| engine.make_group(&parent, asked, node))?;
         let (id, lineage) = made.map_err(|why| match why {

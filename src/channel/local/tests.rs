@@ -36,7 +36,8 @@ fn address(rank: u32) -> Ipv4Addr {
 /// The ways of each rank of two hosts, with the hosts' memory.
 fn two_hosts(sim: &Sim, over_tcp: bool) -> Vec<UpChannels> {
     let grid = Grid::new(4, 2).unwrap();
-    let shape = crate::channel::shm::SegmentShape { ranks: 2, lanes: 1, lane_bytes: 4096, arena_bytes: 0, parts: 0 };
+    let shape =
+        crate::channel::shm::SegmentShape { ranks: 2, lanes: 1, lane_bytes: 4096, arena_bytes: 0, parts: 0 };
     let mut all = vec![];
     for (leader, other) in [(0, 2), (2, 0)] {
         let faults = match over_tcp {

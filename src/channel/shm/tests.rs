@@ -14,7 +14,8 @@ use crate::group::error::ExchangeError;
 use crate::key::Key;
 use crate::runtime::in_forked_child;
 
-const SHAPE: SegmentShape = SegmentShape { ranks: 3, lanes: 2, lane_bytes: 8192, arena_bytes: 64 << 20, parts: 2 };
+const SHAPE: SegmentShape =
+    SegmentShape { ranks: 3, lanes: 2, lane_bytes: 8192, arena_bytes: 64 << 20, parts: 2 };
 
 /// One segment per rank, all over the same memory, as in three processes.
 fn node() -> Vec<NodeSegment> {

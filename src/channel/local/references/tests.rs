@@ -50,8 +50,13 @@ const ARENA: usize = 256 << 10;
 
 impl Member {
     fn pair() -> [Self; 2] {
-        let shape =
-            crate::channel::shm::SegmentShape { ranks: 2, lanes: 1, lane_bytes: 4096, arena_bytes: ARENA, parts: 0 };
+        let shape = crate::channel::shm::SegmentShape {
+            ranks: 2,
+            lanes: 1,
+            lane_bytes: 4096,
+            arena_bytes: ARENA,
+            parts: 0,
+        };
         let first = NodeSegment::create(shape).unwrap();
         let second = NodeSegment::attach(first.fd().try_clone_to_owned().unwrap(), shape, 1).unwrap();
         let grid = Grid::new(2, 1).unwrap();
