@@ -4,7 +4,7 @@
 use crate::region::Extent;
 
 /// Room for headers in a [`Frame`]: Ethernet, VLAN, IPv6, UDP, RUD and a message header fit.
-pub const HEADER_CAPACITY: usize = 168;
+pub const HEADER_CAPACITY: usize = 176;
 
 /// How many extents a [`Frame`] may have.
 pub const MAX_EXTENTS: usize = 4;

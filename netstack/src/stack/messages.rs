@@ -13,6 +13,7 @@ use crate::rud;
 use crate::time::Instant;
 use crate::udp::any_like;
 use crate::wire::ip::Ecn;
+use crate::wire::rud::{HEADER_LEN, MAX_BODY, SPLIT_LEN};
 use crate::wire::{ethernet, udp, vlan};
 
 /// Datagrams of RUD that are made before the device takes them. Making one reads its payload for the CRC, and the device copies
@@ -21,6 +22,8 @@ const AHEAD: usize = 32;
 
 /// The longest datagram that fits a frame's headers behind those of link, IP and UDP.
 const SHORT: usize = HEADER_CAPACITY - (ethernet::HEADER_LEN + vlan::TAG_LEN + 40 + udp::HEADER_LEN);
+// That of a piece with the longest message header does.
+const _: () = assert!(SHORT >= HEADER_LEN + MAX_BODY + SPLIT_LEN);
 
 impl<D: Device> Stack<D> {
     /// As [`Stack::poll`], with the upper layer of RUD's sessions.
