@@ -254,6 +254,9 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
 /// and none is put there. Of the other keys, `addr` and `port` say where rank 0 listens, and `local_size` which ranks
 /// share a host. The store may hold the values of an earlier meeting of the same ranks.
 ///
+/// The group may have only some of the ranks that a launcher has started: where `builder` is given another `rank` or `size` than the launcher's, what
+/// environment and file say of this rank's place and of the meeting point (`local_rank`, `local_size`, `node`, `addr`, `port`, `levels`) does not hold.
+///
 /// # Errors
 /// As [`init`]; [`Error::Join`] with the store's error, and the rank that did not come to it.
 ///

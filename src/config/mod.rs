@@ -405,6 +405,7 @@ impl Builder {
     #[must_use]
     pub(crate) fn through_store(mut self) -> Self {
         self.through_store = true;
+        self.layers = placement::of_group(&self.layers, &self.environment);
         self
     }
 

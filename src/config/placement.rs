@@ -205,6 +205,27 @@ pub(super) fn place_through(
     })
 }
 
+/// The keys that say where a rank of the job that was started is, and where its ranks meet; the levels are those of its hosts.
+const OF_PLACE: [&str; 6] = ["local_rank", "local_size", "node", "addr", "port", "levels"];
+
+/// The values that hold for ranks that meet through a store. Where the program's call gives another rank or size than the launcher, its group has
+/// some of the job's ranks, or the same ones in another order: what file and environment say of this rank's place is said of the job then.
+pub(super) fn of_group(layers: &Layers, environment: &Environment) -> Layers {
+    let [launchers_rank, launchers_size, ..] = Launcher::of(environment).names();
+    let is_called = |key: &str| layers.get(key).is_some_and(|value| value.source == Source::Call);
+    let differs = |key: &str, ours: &str, launchers: &str| {
+        let started = environment.get(ours).or_else(|| environment.get(launchers));
+        let started = started.and_then(|text| text.trim().parse::<u64>().ok());
+        let called = value::integer(layers, key, 0..=MAX_RANKS).ok().flatten();
+        is_called(key) && started.is_some() && called != started
+    };
+    let mut held = layers.clone();
+    if differs("rank", "SHOUTER_RANK", launchers_rank) || differs("size", "SHOUTER_SIZE", launchers_size) {
+        OF_PLACE.iter().filter(|key| !is_called(key)).for_each(|key| held.remove(key));
+    }
+    held
+}
+
 /// Whether the keys give neither rank and size nor the meeting point's port and key.
 fn leaves_meeting_open(layers: &Layers) -> bool {
     let given = |keys: &[&str]| keys.iter().all(|key| layers.get(key).is_some());

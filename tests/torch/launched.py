@@ -104,6 +104,38 @@ def shouter_run(program: str) -> None:
     joined(program, "run", "-n", "2", "--hosts", "2", "--loss", "1%", "--")
 
 
+def parts() -> None:
+    """A rank of three: groups of some ranks beside Gloo's of all, which have no group of the library's to be made of."""
+    import torch
+    import torch.distributed as dist
+
+    import shouter.torch
+
+    dist.init_process_group("gloo")
+    # Two that overlap, one of one rank, and all.
+    for ranks in ([0, 2], [1, 2], [1], [0, 1, 2]):
+        group = dist.new_group(ranks, backend="shouter")
+        if dist.get_rank() in ranks:
+            ones = torch.ones(1000)
+            dist.all_reduce(ones, group=group)
+            assert ones[999].item() == len(ranks) == shouter.torch.group(group).size, ones
+    store = dist.PrefixStore("turned", dist.distributed_c10d._get_default_store())
+    turned = shouter.init(store=store, rank=(dist.get_rank() + 1) % 3, size=3)
+    assert turned.rank == (dist.get_rank() + 1) % 3
+    turned.barrier()
+    shouter.close()
+    print(f"gloo: rank {dist.get_rank()} of 3\n", end="", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def groups_of_some_ranks(program: str) -> None:
+    needs(program)
+    for hosts in ([], ["--hosts", "3"], ["--hosts", "2", "--transport", "kernel"]):
+        said = start(program, "run", "-n", "3", *hosts, "--", sys.executable, str(HERE), "--parts")
+        assert said.count("gloo: rank") == 3, said
+
+
 def open_mpi(_: str) -> None:
     needs("mpirun.openmpi")
     joined("mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n", "2")
@@ -254,6 +286,7 @@ def main() -> None:
     program = sys.argv[1] if len(sys.argv) > 1 else "shouter"
     checks: list[Callable[[str], None]] = [
         shouter_run,
+        groups_of_some_ranks,
         open_mpi,
         mpich,
         slurm,
@@ -286,6 +319,8 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
         rank(sys.argv[2:])
+    elif sys.argv[1:2] == ["--parts"]:
+        parts()
     elif sys.argv[1:2] == ["--meet"]:
         meet_the_dead(sys.argv[2], int(sys.argv[3]))
     else:

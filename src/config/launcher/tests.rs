@@ -263,3 +263,41 @@ fn the_innermost_of_nested_launchers_counts() {
     let config = build(&[&torchrun[..], &RUN[1..]].concat()).unwrap();
     assert_eq!(numbers(&config), [0, 1, 0, 1]);
 }
+
+/// A group of some of a job's ranks, or of all in another order, has its own places; one of the job's ranks as they are has the job's.
+#[test]
+fn a_group_of_other_ranks_has_other_places() {
+    let started = [
+        KEY,
+        ("SHOUTER_RANK", "2"),
+        ("SHOUTER_SIZE", "4"),
+        ("SHOUTER_LOCAL_RANK", "0"),
+        ("SHOUTER_LOCAL_SIZE", "2"),
+        ("SHOUTER_NODE", "1"),
+        ("SHOUTER_ADDR", "head"),
+        ("SHOUTER_PORT", "7000"),
+        ("SHOUTER_LEVELS", "2"),
+    ];
+    let through = |environment: &[(&str, &str)], called: &[(&str, &str)]| {
+        let builder = Builder::from_environment(environment.iter().copied().collect()).unwrap();
+        let builder = called.iter().try_fold(builder, |builder, (key, value)| builder.set(key, value));
+        builder.unwrap().through_store().build().unwrap()
+    };
+    let place = |config: &Config| (numbers(config), config.node, config.store, config.rendezvous.port);
+    let whole = through(&started, &[("rank", "2"), ("size", "4")]);
+    assert_eq!(place(&whole), ([2, 4, 0, 2], Some(1), Some(StorePlacement::Given), 7000));
+    for (rank, size, numbers) in
+        [("1", "2", [1, 2, 0, 1]), ("0", "1", [0, 1, 0, 1]), ("3", "4", [3, 4, 0, 1])]
+    {
+        let part = through(&started, &[("rank", rank), ("size", size)]);
+        assert_eq!(place(&part), (numbers, None, Some(StorePlacement::Found), 0));
+        assert_eq!((&*part.rendezvous.host, part.levels == Default::default()), ("", true));
+    }
+    // What the call gives holds, as does what people have set beside torchrun, for its own ranks.
+    let called = through(&started, &[("rank", "1"), ("size", "2"), ("local_size", "2"), ("port", "7001")]);
+    assert_eq!(place(&called), ([1, 2, 1, 2], None, Some(StorePlacement::Given), 7001));
+    let torchrun = [("RANK", "2"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "4"), ("SHOUTER_LOCAL_SIZE", "2")];
+    assert_eq!(numbers(&through(&torchrun, &[("rank", "2"), ("size", "4")])), [2, 4, 0, 2]);
+    assert_eq!(numbers(&through(&torchrun, &[("rank", "1"), ("size", "3")])), [1, 3, 0, 1]);
+    assert_eq!(numbers(&through(&[started[4]], &[("rank", "1"), ("size", "2")])), [1, 2, 1, 2]);
+}
