@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// Sets a parameter of f32 or f64, and how the servers update it. One that is set gets another value and optimizer, without
-    /// state; its type and shape stay. Gradients that have not taken effect are dropped, and all trainers' pushes to it count from zero.
+    /// state; its type and shape stay until [`reset`](Self::reset). Gradients that have not taken effect are dropped, and all trainers' pushes to it count from zero.
     ///
     /// # Errors
     /// [`Error::Type`] and [`Error::Shape`] for a type that parameters cannot have, and for another one than is set; [`Error::Plan`] for an
@@ -161,7 +161,7 @@ impl Client {
                 return Err(Error::Plan(format!("'{name}' has no dimensions, so no rows; push it whole")));
             }
         }
-        check_same(&due, &given, "the rows")?;
+        check_same(&due, &given, "the values")?;
         let meta = Meta { step: self.step, ..whole };
         check_rows(&meta, rows)?;
         let known = self.known(name)?;
@@ -197,17 +197,28 @@ impl Client {
         pushed.map(drop)
     }
 
-    /// Pulls a parameter into `into`, which has its type and as many bytes. Returns the number of updates so far, the least of all servers'.
+    /// Pulls a parameter into `into`, which has its type and as many bytes, and its shape where one is given. Returns the number of updates so
+    /// far, the least of all servers'.
     ///
     /// # Errors
     /// [`Error::NotSet`]; [`Error::Type`] and [`Error::Shape`]; [`Error::Stale`] as of [`push`](Self::push); [`Error::ServerLost`],
     /// [`Error::ShutDown`]; the group's. After an error `into` is as it was, but for [`Error::ServerLost`], [`Error::TrainerLost`],
     /// [`Error::Protocol`] and the group's: then some of it may be of the parameter.
-    pub fn pull_into(&mut self, name: &str, dtype: DType, into: &mut [u8]) -> Result<u64, Error> {
-        self.up_to_date(name, |client| client.pull_known(name, dtype, into))
+    pub fn pull_into(
+        &mut self,
+        name: &str,
+        (dtype, shape): (DType, Option<&[u64]>),
+        into: &mut [u8],
+    ) -> Result<u64, Error> {
+        self.up_to_date(name, |client| client.pull_known(name, (dtype, shape), into))
     }
 
-    fn pull_known(&mut self, name: &str, dtype: DType, into: &mut [u8]) -> Result<u64, Error> {
+    fn pull_known(
+        &mut self,
+        name: &str,
+        (dtype, given): (DType, Option<&[u64]>),
+        into: &mut [u8],
+    ) -> Result<u64, Error> {
         let step = self.step;
         let known = self.known(name)?;
         let Meta { shape, .. } = known.meta.clone();
@@ -221,8 +232,9 @@ impl Client {
                 step,
             });
         }
-        if known.meta.data_bytes() != Some(into.len()) {
-            let (parameter, found) = (name.to_owned(), vec![(into.len() / dtype.size()) as u64]);
+        if known.meta.data_bytes() != Some(into.len()) || given.is_some_and(|given| given != shape) {
+            let parameter = name.to_owned();
+            let found = given.map_or_else(|| vec![(into.len() / dtype.size()) as u64], <[u64]>::to_vec);
             return Err(Error::Shape {
                 parameter,
                 what: "the array to pull into".into(),
@@ -267,7 +279,7 @@ impl Client {
         came.map(|()| updates)
     }
 
-    /// As [`pull_into`](Self::pull_into), into elements.
+    /// As [`pull_into`](Self::pull_into), into the elements of any shape.
     ///
     /// # Errors
     /// As [`pull_into`](Self::pull_into).
@@ -276,7 +288,7 @@ impl Client {
         name: &str,
         into: &mut [T],
     ) -> Result<u64, Error> {
-        self.pull_into(name, T::DTYPE, bytemuck::cast_slice_mut(into))
+        self.pull_into(name, (T::DTYPE, None), bytemuck::cast_slice_mut(into))
     }
 
     /// The type and the shape of a parameter.

@@ -37,16 +37,14 @@ pub enum Error {
         /// The client's step.
         step: u64,
     },
-    /// A tensor of another shape than the parameter's.
-    #[error(
-        "step {step}: '{parameter}' has the shape {expected:?}, and {what} has {found:?}; give one of the parameter's shape"
-    )]
+    /// A tensor of another shape than the parameter's, or than that of so many rows of it as there are indices.
+    #[error("step {step}: '{parameter}': the shape of {what} is {found:?}, and has to be {expected:?}")]
     Shape {
         /// The parameter.
         parameter: String,
-        /// What has the other shape: a gradient, a value, an array to pull into.
+        /// What has the other shape: a gradient, a value, an array to pull into, the values of rows.
         what: String,
-        /// The parameter's shape.
+        /// The shape that it has to have.
         expected: Vec<u64>,
         /// The other one.
         found: Vec<u64>,
@@ -55,14 +53,14 @@ pub enum Error {
     },
     /// Elements of another type than the parameter's, or of a type that parameters cannot have.
     #[error(
-        "step {step}: '{parameter}' is of {expected}, and {what} of {found}; convert it (parameters are f32 or f64)"
+        "step {step}: '{parameter}': the type of {what} is {found}, and has to be {expected}; convert it (parameters are f32 or f64)"
     )]
     Type {
         /// The parameter.
         parameter: String,
         /// What has the other type.
         what: String,
-        /// The parameter's type.
+        /// The parameter's type; of a new one, a type that it can have.
         expected: DType,
         /// The other one.
         found: DType,

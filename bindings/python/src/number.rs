@@ -50,6 +50,8 @@ numbers! {
     Port(u16): "port";
     /// By how many pushes a trainer may be ahead.
     Pushes(u64): "number of pushes";
+    /// A row of a parameter.
+    Row(u64): "index in rows";
 }
 
 macro_rules! fractions {

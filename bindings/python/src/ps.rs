@@ -12,7 +12,7 @@ use crate::buffer::Buffer;
 use crate::element;
 use crate::error::argument;
 use crate::group::{Group, drop_detached};
-use crate::number::{Deadline, Parameter, Pushes, Step, Timeout};
+use crate::number::{Deadline, Parameter, Pushes, Row, Step, Timeout};
 use crate::sys;
 use crate::wait::{aside_as, slice, until};
 
@@ -330,22 +330,23 @@ impl PsClient {
         &self,
         py: Python<'_>,
         name: String,
-        rows: Vec<u64>,
+        rows: Vec<Row>,
         array: &Bound<'_, PyAny>,
         shape: Vec<u64>,
     ) -> PyResult<()> {
         let values = Buffer::of(array, "values", None)?;
+        let rows: Vec<u64> = rows.into_iter().map(|row| row.0).collect();
         self.with(py, move |client| {
             client.push_rows(&name, &rows, Array::from_bytes(sys::given(&values), values.dtype, &shape)?)
         })
     }
 
     /// Returns the number of updates.
-    fn pull(&self, py: Python<'_>, name: String, out: &Bound<'_, PyAny>) -> PyResult<u64> {
+    fn pull(&self, py: Python<'_>, name: String, out: &Bound<'_, PyAny>, shape: Vec<u64>) -> PyResult<u64> {
         let mut into = Buffer::of(out, "out", None)?.writable(py, "out")?;
         self.with(py, move |client| {
             let dtype = into.dtype;
-            client.pull_into(&name, dtype, sys::taken(&mut into))
+            client.pull_into(&name, (dtype, Some(&shape)), sys::taken(&mut into))
         })
     }
 

@@ -164,6 +164,29 @@ else:
         refused(ps.WrongRows, lambda: client.push_rows("w", [2, 1], np.ones((2, 2), np.float32)))
         refused(ps.WrongShape, lambda: client.push_rows("w", [2], np.ones((2, 2), np.float32)))
         refused(ps.WrongShape, lambda: client.pull("w", np.ones(3, np.float32)))
+        refused(ps.WrongShape, lambda: client.set("w", value[:3], ps.SGD(0.1)))
+        out = np.zeros((2, 4), np.float32)
+        refused(ps.WrongShape, lambda: client.pull("w", out))
+        assert (out == 0).all()
+        for call, text in (
+            (lambda: client.pull("w", out), "'w': the shape of the array to pull into is [2, 4], and has to be [4, 2]"),
+            (lambda: client.push_rows("w", [0, 1], value[:1]), "'w': the shape of the values is [1, 2], and has to be [2, 2]"),
+            (lambda: client.set("new", np.ones(3, np.float16), ps.SGD(0.1)), "'new': the type of the value is f16, and has to be f32"),
+        ):
+            try:
+                call()
+            except ps.PsError as error:
+                assert text in str(error), str(error)
+            else:
+                raise AssertionError(text)
+        mask = np.array([False, True, False, True])
+        for rows in ([1.0], [1.9], np.array([0.5]), [True], mask, [-1], [2**64], np.array([[1]]), ["1"]):
+            try:
+                client.push_rows("w", rows, value[: len(rows)])
+            except ArgumentError as error:
+                assert "rows" in str(error), str(error)
+            else:
+                raise AssertionError(rows)
         assert (client.pull("w") == value).all()
 shouter.close()
 """,

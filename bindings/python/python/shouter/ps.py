@@ -20,12 +20,13 @@ docs/ps.md says what is promised.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from .errors import ShouterError
+from .errors import ArgumentError, ShouterError
 
 if TYPE_CHECKING:
     import numpy
@@ -217,6 +218,15 @@ def _shape(array: Any) -> list[int]:
     return list(memoryview(array).shape if shape is None else shape)
 
 
+def _indices(rows: Any) -> list[int]:
+    """Row indices, which are whole numbers: neither parts of one are dropped, nor is a mask read as rows 0 and 1."""
+    given = rows.tolist() if hasattr(rows, "tolist") else list(rows)
+    for at, row in enumerate(given):
+        if isinstance(row, bool) or not hasattr(row, "__index__"):
+            raise ArgumentError(f"rows[{at}] is {row!r}, which is no index; give whole numbers, of a mask those of numpy.flatnonzero")
+    return [operator.index(row) for row in given]
+
+
 class Actors:
     """The ranks of a group under names. Every rank makes one: with its own `name`, or with the `names` of all, by rank."""
 
@@ -303,17 +313,17 @@ class Client:
         self._core.push(name, gradient, _shape(gradient))
 
     def push_rows(self, name: str, rows: Sequence[int], values: Any) -> None:
-        """Pushes rows of a gradient; their indices are in ascending order, and rows with equal ones are summed."""
-        self._core.push_rows(name, [int(row) for row in rows], values, _shape(values))
+        """Pushes rows of a gradient; their indices are whole numbers in ascending order, and rows with equal ones are summed."""
+        self._core.push_rows(name, _indices(rows), values, _shape(values))
 
     def pull(self, name: str, out: Any = None) -> Any:
-        """The parameter, in `out` if that is given, else in a new array."""
+        """The parameter, in `out`, an array of its type and shape, if that is given, else in a new array."""
         if out is None:
             import numpy
 
             dtype, shape = self._core.describe(name)
             out = numpy.empty(shape, dtype)
-        self._core.pull(name, out)
+        self._core.pull(name, out, _shape(out))
         return out
 
     def wait_for_all(self) -> None:
