@@ -26,6 +26,7 @@ use super::report::{Report, Rounds};
 use super::sizes::Sizes;
 use super::{kernel, patience, ranks_output, workload};
 use crate::failure::CommandError;
+use crate::hosts::Hosts;
 pub(crate) use beside::{BesideArgs, BesideWorkerArgs, main as beside, worker as beside_worker};
 pub(crate) use callback::{CallbackArgs, CallbackWorkerArgs, main as callback, worker as callback_worker};
 pub(crate) use incast::{IncastArgs, IncastWorkerArgs, main as incast, worker as incast_worker};
@@ -141,6 +142,7 @@ impl DataArgs {
 
 /// Refuses options that exclude each other.
 fn check_job(job: &JobArgs) -> Result<(), CommandError> {
+    Hosts::Number(job.hosts).fill(Some(job.ranks)).map_err(CommandError::Usage)?;
     let fits = match job.transport.as_str() {
         "shm" => job.hosts == 1,
         "rud" => job.hosts == job.ranks,
@@ -260,8 +262,10 @@ fn measure(what: &Measured<'_>, job: &JobArgs, data: &[&str], sizes: &[u64]) -> 
             eprintln!("round {number} of {rounds}");
         }
         if let Err(why) = round(what, job, data, sizes, (&mut gathered, &mut absent)) {
-            report.extend(gathered.medians())?;
-            report.finish()?;
+            if number > 1 {
+                report.extend(gathered.medians())?;
+                report.finish()?;
+            }
             return Err(why);
         }
     }

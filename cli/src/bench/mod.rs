@@ -382,9 +382,10 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
 /// Runs the launcher with `--json` and gathers the ranks' lines of JSON; their other output goes to standard error.
 fn ranks_output(command: &mut Command, limit: Duration) -> Result<Vec<ReportLine>, CommandError> {
     let output = output_within(command.stderr(Stdio::inherit()), limit)?;
-    let mut lines = vec![];
+    let (mut lines, mut is_started) = (vec![], false);
     for text in String::from_utf8_lossy(&output.stdout).lines() {
         let event: serde_json::Value = serde_json::from_str(text).map_err(io::Error::other)?;
+        is_started |= event.get("event").is_some_and(|event| event == "started");
         let Some(line) = event.get("line").and_then(|line| line.as_str()) else { continue };
         match serde_json::from_str(line) {
             Ok(line) => lines.push(line),
@@ -393,6 +394,9 @@ fn ranks_output(command: &mut Command, limit: Duration) -> Result<Vec<ReportLine
     }
     if output.status.success() {
         return Ok(lines);
+    }
+    if !is_started && output.status.code() == Some(Status::USAGE.0.into()) {
+        return Err(CommandError::Usage("the launcher refuses this job, as it says above".into()));
     }
     Err(CommandError::Failed(format!("the ranks ended with {}", output.status)))
 }

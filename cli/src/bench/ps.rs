@@ -10,6 +10,7 @@ use shouter::{Config, Element, Exchange, Group, ReduceOp, Tensor};
 use super::report::{Report, ReportLine, percentiles_us, round4};
 use super::{patience, pin, ranks_output, sizes};
 use crate::failure::CommandError;
+use crate::hosts::Hosts;
 
 /// Passes that warm up memory; not measured.
 const WARM_UP: u32 = 2;
@@ -24,7 +25,7 @@ pub(crate) struct PsArgs {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     trainers: u32,
     /// Emulated hosts
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32))]
     hosts: u32,
     /// The transport between hosts
     #[arg(long, default_value = "auto")]
@@ -59,9 +60,10 @@ pub(crate) fn main(args: &PsArgs) -> Result<(), CommandError> {
     if worker.bytes == 0 || worker.bytes % 4 != 0 {
         return Err(CommandError::Usage(format!("--bytes {} is no multiple of 4 above 0", worker.bytes)));
     }
+    let ranks = servers + trainers;
+    Hosts::Number(*hosts).fill(Some(ranks)).map_err(CommandError::Usage)?;
     let exe = std::env::current_exe()?;
     let mut command = Command::new(&exe);
-    let ranks = servers + trainers;
     command.args(["run", "--json", "-n", &ranks.to_string(), "--hosts", &hosts.to_string()]);
     command.args(["--transport", transport]).stdin(Stdio::null());
     command.arg("--").arg(&exe).args(["bench", "ps-worker", "--servers", &servers.to_string()]);

@@ -97,6 +97,8 @@ fn peers_are_measured_with_their_own_type_only() {
     assert!(check(&threads).is_ok());
     threads.job.hosts = 2;
     assert!(usage(check(&threads)).contains("--threads"));
+    threads.job.hosts = 3;
+    assert!(usage(check(&threads)).contains("2 ranks cannot fill 3 hosts"));
 }
 
 #[test]
