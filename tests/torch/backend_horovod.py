@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 import random
 import time
 import warnings
@@ -25,17 +26,38 @@ def start(rank: int, size: int, store: str) -> None:
     """`hvd.init()` takes the job that there is."""
     assert not hvd.is_initialized()
     shouter.init(rank=rank, size=size, store=dist.FileStore(store, size), deadline="20s")
-    hvd.init()
+    unjoined()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        os.environ["HOROVOD_TIMELINE"] = "/nowhere.json"
+        hvd.init()
+        del os.environ["HOROVOD_TIMELINE"]
+    assert any("SHOUTER_TIMELINE" in str(each.message) for each in said), said
     hvd.init()
     assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (rank, SIZE, rank, SIZE)
     assert (hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()) == (0, 1, True)
+
+
+def unjoined() -> None:
+    """Whatever is called before `init`, or after `shutdown`, says so."""
+    one = torch.ones(1, requires_grad=True)
+    for call in (
+        hvd.rank,
+        hvd.barrier,
+        hvd.join,
+        lambda: hvd.allreduce(torch.ones(1)),
+        lambda: hvd.broadcast_parameters({"one": torch.ones(1)}, root_rank=0),
+        lambda: hvd.DistributedOptimizer(torch.optim.SGD([one], lr=0.1)),
+        lambda: hvd.ProcessSet([0]).rank(),
+    ):
+        refused(call, "has not joined the job; call hvd.init() first")
 
 
 def stop() -> None:
     hvd.barrier()
     hvd.shutdown()
     assert not hvd.is_initialized() and not shouter.is_initialized()
-    refused(hvd.rank, "hvd.init()")
+    unjoined()
 
 
 def refused(call, *words, error=shouter.ArgumentError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from array import array
 from collections.abc import Sequence
 
@@ -36,6 +38,8 @@ class ProcessSet:
 
     def _member(self) -> Names:
         if self._names is None:
+            # A process that has not joined has no sets.
+            world()
             if self.process_set_id is None:
                 raise ArgumentError(f"{self} is not known; add it on every rank, by add_process_set or init(process_sets=...)")
             raise ArgumentError(f"rank {rank()} is not in {self}; only its ranks call this")
@@ -64,6 +68,8 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet | Sequence[int]] |
         process_sets = None
     if is_initialized():
         return
+    if os.environ.get("HOROVOD_TIMELINE"):
+        warnings.warn("HOROVOD_TIMELINE is not read, and no timeline is written there; SHOUTER_TIMELINE=FOLDER records one", stacklevel=2)
     if not shouter.is_initialized():
         shouter.init()
     world = shouter.world()
