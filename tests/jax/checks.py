@@ -184,6 +184,12 @@ def what_is_refused() -> None:
     size = shouter.size()
     refused(lambda: sj.all_reduce(jnp.ones(3), "median"), "median")
     refused(lambda: sj.broadcast(jnp.ones(3), size), f"root {size}")
+    refused(lambda: sj.broadcast(jnp.ones(3), 1.0), "root 1.0", "whole number")
+    refused(lambda: jax.jit(sj.broadcast)(jnp.ones(3), 1), "root", "whole number")
+    same(sj.broadcast(jnp.full(3, shouter.rank()), jnp.array(1)), np.full(3, 1, "int32"))
+    refused(lambda: sj.all_reduce(jnp.ones(3), None), "op None")
+    for call in (sj.all_reduce, sj.reduce_scatter, sj.all_gather, sj.broadcast):
+        refused(lambda: call(jnp.ones(size), group=5), "group 5")  # noqa: B023
     refused(lambda: sj.reduce_scatter(jnp.ones(size + 1)), "multiple")
     refused(lambda: sj.reduce_scatter(jnp.ones(())), "multiple")
     refused(lambda: sj.all_reduce(jnp.ones(3, "int4")), "int4")

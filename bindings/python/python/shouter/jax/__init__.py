@@ -12,6 +12,7 @@ docs/jax.md has an example of training, the derivatives, and the limits.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, TypeVar
 
 try:
@@ -53,7 +54,7 @@ def reduce_scatter(x: T, op: str = "sum", *, group: _group.Group | None = None) 
     """This rank's part of the reduction of every rank's `x`, an array or a tree of arrays: of the first axis, whose length is a multiple
     of the number of ranks, so that the shape is `(x.shape[0] // size, *x.shape[1:])`.
     """
-    size = (group or world()).size
+    size = _of(group).size
 
     def blocks(array: Any) -> Any:
         array = _jax.numpy.asarray(array)
@@ -71,8 +72,21 @@ def reset() -> None:
     _primitives.reset()
 
 
+def _of(group: _group.Group | None) -> _group.Group:
+    if group is not None and not isinstance(group, _group.Group):
+        raise ArgumentError(f"group {group!r} is none; give what shouter.init, split or group has returned")
+    return group or world()
+
+
 def _run(primitive: Any, kind: str, x: Any, op: str, root: int, group: _group.Group | None) -> Any:
-    of = group or world()
+    of = _of(group)
+    if not isinstance(op, str):
+        raise ArgumentError(f"{kind}: op {op!r} is no name of a reduction, such as \"sum\"")
+    try:
+        # A program holds it: a traced number has no value yet.
+        root = operator.index(root)
+    except TypeError:
+        raise ArgumentError(f"{kind}: root {root!r} is no whole number; give a rank") from None
     if not 0 <= root < of.size:
         raise ArgumentError(f"{kind}: root {root} is no rank of {of.size}")
     arrays, tree = _jax.tree.flatten(x)
