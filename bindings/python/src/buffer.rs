@@ -15,7 +15,7 @@ pub(crate) struct Buffer {
     pub(crate) bytes: usize,
     pub(crate) dtype: DType,
     /// The type that the memory itself has, where it is one of the library's.
-    pub(crate) own: Option<DType>,
+    own: Option<DType>,
     pub(crate) is_readonly: bool,
     /// The stream that produces the elements, for GPU memory.
     pub(crate) stream: Option<u64>,
@@ -32,8 +32,14 @@ pub(crate) enum Kept {
 }
 
 impl Buffer {
-    /// The elements of `array`, of their own type, or of `dtype` if given.
+    /// The elements of `array`, of their own type, or of `dtype` if given, as which they may be taken.
     pub(crate) fn of(array: &Bound<'_, PyAny>, what: &str, dtype: Option<DType>) -> PyResult<Self> {
+        let found = Self::found(array, what, dtype)?;
+        dtype.map_or(Ok(()), |dtype| found.is_taken_as(array.py(), what, dtype))?;
+        Ok(found)
+    }
+
+    fn found(array: &Bound<'_, PyAny>, what: &str, dtype: Option<DType>) -> PyResult<Self> {
         let py = array.py();
         match PyUntypedBuffer::get(array) {
             Ok(export) => Self::exported(py, export, what, dtype),
@@ -162,9 +168,9 @@ impl Buffer {
         Ok(Self { at, bytes, dtype, own, is_readonly, stream: None, kept: Kept::Managed(tensor) })
     }
 
-    /// Refuses elements of another type than `dtype`, as which they are taken. Bytes may be anything, and 16-bit words bfloat16, of which the
-    /// buffer protocol knows nothing.
-    pub(crate) fn is_of(&self, py: Python<'_>, what: &str, dtype: DType) -> PyResult<()> {
+    /// Refuses elements of another type than `dtype`. Bytes may be anything, and 16-bit words bfloat16, of which the buffer protocol
+    /// knows nothing.
+    fn is_taken_as(&self, py: Python<'_>, what: &str, dtype: DType) -> PyResult<()> {
         let is_known = !matches!(dtype, DType::Bf16 | DType::F8E4M3 | DType::F8E5M2);
         match self.own {
             None if !is_known => Ok(()),
@@ -174,9 +180,7 @@ impl Buffer {
                 let found = own.map_or("another type".into(), |own| own.to_string());
                 Err(argument(
                     py,
-                    format!(
-                        "{what} is of {found}, and the tensor was registered as {dtype}; convert it, as by .astype"
-                    ),
+                    format!("{what} is of {found}, and is to be of {dtype}; convert it, as by .astype"),
                 ))
             }
         }

@@ -325,8 +325,6 @@ impl Group {
         };
         let counts = call::registered(collective, &counts, self.rank);
         let buffers = Self::buffers(py, (input, output), Some(dtype))?;
-        buffers.0.iter().try_for_each(|given| given.is_of(py, "the input", dtype))?;
-        buffers.1.iter().try_for_each(|taken| taken.is_of(py, "the output", dtype))?;
         let (call, kept) = self.call_on(collective, buffers, ("sum", root), counts, py)?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let work = self.started(py, |group| sys::push(group, shouter::TensorId(tensor.0), &call, count))?;

@@ -46,6 +46,8 @@ def test_bad_input(job: Job) -> None:
         refused(lambda: g.allreduce(x.astype(">f8")), "format")
         refused(lambda: g.allreduce(np.ones(3, "u1"), dtype="bfloat16"), "3 bytes")
         refused(lambda: g.allreduce(x, dtype="decimal"), "decimal")
+        refused(lambda: g.allreduce(np.ones(4, np.float32), dtype="float64"), "is of f32, and is to be of f64")
+        refused(lambda: g.send(np.ones(4, np.int32), 0, dtype="float32"), "is of i32, and is to be of f32")
         refused(lambda: g.allgather(x, x.copy()), "2 x 8 are needed")
         refused(lambda: g.alltoall(np.ones(3)), "2 x 1")
         refused(lambda: g.allgather(x, np.ones(9), counts=[1, 9]), "counts add up to 10")
