@@ -66,6 +66,9 @@ def every_call_with_every_type() -> None:
             same(found, total[2 * rank : 2 * rank + 2])
         for found in run(st.all_to_all, x):
             same(found, np.concatenate([each[2 * rank : 2 * rank + 2] for each in all_of]))
+    for dtype in ("float8_e4m3fn", "float8_e5m2"):
+        for found in run(st.all_reduce, tf.cast(tf.constant([1.0, -2.0]) * (rank + 1), dtype)):
+            same(found, np.array([1.0, -2.0]) * size * (size + 1) / 2)
     for op, reduce in (("min", np.minimum), ("max", np.maximum), ("prod", np.multiply)):
         for found in run(lambda x, op=op: st.all_reduce(x, op), of(rank)):
             same(found, reduce.reduce(every()))

@@ -67,6 +67,8 @@ const char* NameOf(DataType type) {
     case tensorflow::DT_INT64: return "int64";
     case tensorflow::DT_HALF: return "float16";
     case tensorflow::DT_BFLOAT16: return "bfloat16";
+    case tensorflow::DT_FLOAT8_E4M3FN: return "float8_e4m3fn";
+    case tensorflow::DT_FLOAT8_E5M2: return "float8_e5m2";
     case tensorflow::DT_FLOAT: return "float32";
     case tensorflow::DT_DOUBLE: return "float64";
     case tensorflow::DT_COMPLEX64: return "complex64";
