@@ -958,7 +958,7 @@ shouter_status_t shouter_alltoallv(const struct shouter_t *shouter,
 /* Makes a window of `count` elements at `memory` of each rank, which all ranks may access from then on; `*window` is its number. Every rank
  * calls it, as it would a collective, with one dtype and as many elements as it likes. The memory must be aligned to its elements and
  * stay where it is until shouter_window_free or shouter_finalize has returned; meanwhile this process may touch what no access is under
- * way to: after shouter_window_fence, say. Its bytes belong to one open window at a time.
+ * way to: after shouter_window_fence, say. Its bytes belong to one open window at a time, which is not checked.
  *
  * This and the following functions: windows are of one group, and number its ranks as it does. An access names the rank `target` and the first element
  * `offset` of its part. Those of one rank to one target take effect in the order in which they were made, reads among them; each element is
