@@ -492,7 +492,7 @@ fn udp_sockets_exchange_bytes_and_extents() {
             Err(SendError::TooLong { len: 1523, limit: 1472 })
         );
         let short = region().extent(0, 9).unwrap();
-        assert_eq!(send(&[0; 127], Payload::Extent(short)), Err(SendError::HeaderTooLong { len: 127 }));
+        assert_eq!(send(&[0; 135], Payload::Extent(short)), Err(SendError::HeaderTooLong { len: 135 }));
         pair.a.udp_mut().close(here);
         let closed = pair.a.udp_send_to(now, here, to, b"", Payload::Bytes(b""));
         assert_eq!(closed, Err(SendError::BadSocket));
