@@ -27,3 +27,22 @@ fn every_length_and_alignment_gives_the_same() {
         }
     }
 }
+
+/// What other processors compute, which take the parts one by one.
+#[test]
+fn what_lies_between_two_words_gives_the_same_at_every_length() {
+    let bytes: Vec<u8> = (0..700u32).map(|i| ((i * i) >> 3) as u8).collect();
+    let (front, back) = ([1, 2, 3, 0xf4], [0xf5, 6, 7, 8]);
+    let fixed: [u8; 44] = core::array::from_fn(|i| (i * 37) as u8);
+    for start in 0..9 {
+        for end in start..start + 300 {
+            let bytes = &bytes[start..end];
+            let whole = [&front[..], &fixed, bytes, &back].concat();
+            assert_eq!(crc32c_between(front, &fixed, bytes, back), crc32c(&whole), "{start}..{end}");
+            assert_eq!(
+                crc32c_between(front, &[9; 4], bytes, back),
+                long_between(front, &[9; 4], bytes, back)
+            );
+        }
+    }
+}

@@ -71,3 +71,28 @@ fn the_strongest_clue_of_the_suspicion_is_named() {
     assert_eq!(liveness.on_timeout(1_600), None);
     assert_eq!(liveness.on_timeout(1_700).map(|silence| silence.clue), Some(Clue::Nothing));
 }
+
+#[test]
+fn no_timer_is_missed_whatever_comes_in_between() {
+    // Every walk over what may happen, with steps of time of three lengths.
+    for walk in 0..200_000_u32 {
+        let (mut liveness, mut now, mut seed) = (liveness(), 0, walk);
+        for _ in 0..12 {
+            let is_due =
+                now >= liveness.listen_at() || !liveness.heartbeat_due && now >= liveness.heartbeat_at();
+            assert!(!is_due || liveness.deadline() <= now, "{walk}: {liveness:?} at {now}");
+            if is_due && liveness.on_timeout(now).is_some() {
+                break;
+            }
+            assert!(now < liveness.listen_at() && (liveness.heartbeat_due || now < liveness.heartbeat_at()));
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            match seed >> 28 & 3 {
+                0 => liveness.on_sent(now),
+                1 => liveness.on_heard(now),
+                2 => _ = liveness.take_heartbeat(),
+                _ => liveness.announce(),
+            }
+            now += [1, 60, 350, 99][(seed >> 26 & 3) as usize];
+        }
+    }
+}
