@@ -45,10 +45,7 @@ pub(crate) fn check_type(py: Python<'_>, dtype: &str, op: Option<&str>) -> PyRes
     let check = || {
         let known = call::dtype(dtype)?;
         let Some(op) = op.map(call::op).transpose()? else { return Ok(()) };
-        match op.is_of(known) {
-            true => Ok(()),
-            false => Err(Error::Argument(format!("{op} of {dtype} makes no sense"))),
-        }
+        op.check(known).map_err(|why| Error::Argument(why.to_string()))
     };
     check().map_err(|why| raised(py, &why))
 }

@@ -7,7 +7,7 @@ from typing import Any, Union
 
 import torch
 
-from ..._core import Work
+from ..._core import Work, check_type
 from ..._group import Group, Tensor
 from ...errors import ArgumentError
 from ...torch._sparse import Reduction, check as check_sparse
@@ -92,6 +92,13 @@ def begin(
     return work
 
 
+def element_of(dtype: torch.dtype, op: str | None, call: str) -> str:
+    """The library's name of an element type, which has this reduction, if it is to be reduced."""
+    name = name_of(dtype, call)
+    check_type(name, op)
+    return name
+
+
 def prepared(
     tensor: torch.Tensor, output: torch.Tensor | None, scale: tuple[float, float], compression: Any = Compression.none
 ) -> tuple[torch.Tensor, Callable[[], torch.Tensor]]:
@@ -133,7 +140,7 @@ def reduce_by(
         return reduce_sparse(names, tensor, output, name, op, scale)
     with refusals(names.group, "allreduce"):
         sent, finish = prepared(tensor, output, scale, compression)
-        dtype = name_of(sent.dtype, "allreduce")
+        dtype = element_of(sent.dtype, op, "allreduce")
 
     def start() -> Work:
         return begin(names.group, "all-reduce", sent, sent, op)
@@ -287,7 +294,7 @@ def grouped(tensors: Sequence[torch.Tensor], average: bool | None, name: str | N
         how = reduction(op, average, "grouped_allreduce")
         for tensor in tensors:
             check(tensor, "grouped_allreduce") if tensor.layout is torch.strided else check_sparse(tensor, how, "grouped_allreduce")
-            name_of(tensor.dtype, "grouped_allreduce")
+            element_of(tensor.dtype, how, "grouped_allreduce")
     if name is None:
         turns.begin_group(group)
     return how
@@ -317,7 +324,7 @@ def broadcast_named(names: Names, tensor: torch.Tensor, root_rank: int, name: st
         check(tensor, "broadcast")
         if not 0 <= root_rank < names.group.size:
             raise ArgumentError(f"broadcast: root_rank {root_rank}; ranks are 0 to {names.group.size - 1}")
-        sent = readable(tensor.detach())
+        sent, dtype = readable(tensor.detach()), element_of(tensor.dtype, None, "broadcast")
 
     def finish() -> torch.Tensor:
         if sent.data_ptr() != tensor.data_ptr():
@@ -331,7 +338,7 @@ def broadcast_named(names: Names, tensor: torch.Tensor, root_rank: int, name: st
     if name is None:
         enter(names.group, "broadcast")
         return Handle(start(), finish)
-    spec = Tensor(f"broadcast.{name}", sent.numel(), name_of(sent.dtype, "broadcast"), kind="broadcast", root=root_rank)
+    spec = Tensor(f"broadcast.{name}", sent.numel(), dtype, kind="broadcast", root=root_rank)
     return Handle(names.submit(spec, start), finish)
 
 
@@ -346,6 +353,7 @@ def rows_of(tensor: torch.Tensor, group: Group, call: str) -> tuple[list[int], i
     """The number of rows of each rank, and the elements of a row, which are as many everywhere."""
     with refusals(group, call):
         check(tensor, call)
+        element_of(tensor.dtype, None, call)
         if tensor.dim() == 0:
             raise ArgumentError(f"{call}: a tensor without dimensions; give it one, as by .reshape(1)")
     width = tensor[0].numel() if tensor.shape[0] else torch.Size(tensor.shape[1:]).numel()
@@ -407,6 +415,7 @@ def reducescatter_async(
     with refusals(group, "reducescatter"):
         check(tensor, "reducescatter")
         op = reduction(op, None, "reducescatter")
+        element_of(tensor.dtype, op, "reducescatter")
         if tensor.dim() == 0:
             raise ArgumentError("reducescatter: a tensor without dimensions; give it one, as by .reshape(1)")
     each, more = divmod(tensor.shape[0], group.size)
