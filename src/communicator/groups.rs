@@ -97,7 +97,8 @@ impl Group {
         self.split_within(color, key, self.deadline)
     }
 
-    /// The same with a deadline of its own for each of the new groups' operations, in place of this group's. Ranks may have different ones.
+    /// The same with a deadline of its own for each of the new groups' operations, in place of this group's; its making may take the longer of
+    /// both. Ranks may have different ones.
     ///
     /// # Errors
     /// As [`split`](Self::split).
@@ -122,7 +123,11 @@ impl Group {
         members.sort_unstable();
         // All members have come, so the new group need not wait for them.
         let members = members.into_iter().map(|(_, rank)| self.rank_in_job(rank)).collect();
-        self.make(members, deadline, None)?.with_lanes().map(Some)
+        let mut group = self.make(members, deadline, None)?;
+        group.deadline = deadline.max(self.deadline);
+        let mut group = group.with_lanes()?;
+        group.deadline = deadline;
+        Ok(Some(group))
     }
 
     /// Makes a group of these ranks, which are numbered in this order there. Only they call it, each with the same list; it returns when
@@ -363,6 +368,16 @@ mod tests {
                 assert!(Instant::now() < until, "no part is free");
             }
         }
+    }
+
+    #[test]
+    fn a_split_is_made_within_the_longer_deadline() {
+        let all = ranks_on(1, 3);
+        let short = Duration::from_nanos(1);
+        let twin = each(&all, |rank| rank.split_within(Some(0), 0, short).unwrap().unwrap());
+        assert!(have_lanes(&twin));
+        let errors = each(&twin, |rank| rank.barrier().unwrap_err());
+        assert!(errors.iter().any(|error| matches!(error, Error::Deadline { .. })), "{errors:?}");
     }
 
     #[test]

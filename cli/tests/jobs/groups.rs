@@ -18,6 +18,7 @@ fn rank_body() {
             ("leave", leave),
             ("twins", twins),
             ("die_in_twin", die_in_twin),
+            ("stopped_in_twin", stopped_in_twin),
             ("many", many),
             ("arguments", arguments),
             ("keeps", keeps),
@@ -269,6 +270,25 @@ fn die_in_twin(all: &Group) -> Result<(), Error> {
     all.barrier()
 }
 
+/// A rank is stopped beyond the others' deadline, which leave the group meanwhile: it hears that it was itself late.
+fn stopped_in_twin(all: &Group) -> Result<(), Error> {
+    let members: Vec<u32> = (0..all.size()).collect();
+    let hasty = all.group_within(&members, Duration::from_secs(1))?;
+    check(&hasty, 1)?;
+    tell("begun");
+    let mut sum = vec![1u8; 100_000];
+    let error = loop {
+        if let Err(error) = hasty.all_reduce(&mut sum, ReduceOp::Max) {
+            break error;
+        }
+    };
+    let missing = error.missing().iter().copied();
+    assert_eq!(error.rank().into_iter().chain(missing).collect::<Vec<_>>(), [1], "{error:?}");
+    drop(hasty);
+    tell("left");
+    check(&all.duplicate()?, 2)
+}
+
 /// A member drops a group, and the others call once more: they name it, and the group of all goes on.
 fn leave(all: &Group) -> Result<(), Error> {
     let group = all.group(&[1, 0, 2])?;
@@ -452,6 +472,19 @@ fn a_rank_that_dies_is_named_by_a_duplicate_of_the_group_of_all() {
             assert!(rank.error().contains("rank 2"), "{state}");
         }
     }
+}
+
+#[test]
+fn who_was_stopped_hears_why_the_others_have_left_a_duplicate_of_the_group_of_all() {
+    let job = job!(3, 1, "stopped_in_twin").env("SHOUTER_HEARTBEAT_TIMEOUT", "30s").start();
+    job.until("all are in operations", crate::ranks::LIMIT, |state| state.all_told("begun"));
+    job.signal(1, "STOP");
+    let line = "left".to_string();
+    job.until("the others have left", crate::ranks::LIMIT, |state| {
+        state.others(1).all(|rank| rank.told.contains(&line))
+    });
+    job.signal(1, "CONT");
+    job.finish().assert_success();
 }
 
 #[test]

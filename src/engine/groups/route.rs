@@ -207,6 +207,13 @@ impl Peers {
         self.waiting.is_empty()
     }
 
+    /// All other members are sent this rank's number at the next poll. Where operations meet in lanes no message of theirs does that, and
+    /// the abort message must find a number even where its receiver is stopped meanwhile.
+    pub(super) fn greet_all(&mut self) {
+        let own = self.own();
+        self.ungreeted = (0..self.members.size()).map(Rank).filter(|number| *number != own).collect();
+    }
+
     /// Answers members that have said their number; whether one was answered.
     pub(super) fn greet(&mut self, up: &mut UpChannels) -> bool {
         let mut ungreeted = std::mem::take(&mut self.ungreeted);

@@ -57,8 +57,12 @@ impl Subgroup {
         (executor, node): (Executor, Option<Arc<NodeSegment>>),
     ) -> Self {
         let pairwise = Pairwise::new(id, members.own(), members.size());
+        let mut peers = Peers::new((id, owner), lineage, (members, job));
+        if node.is_some() {
+            peers.greet_all();
+        }
         Self {
-            peers: Peers::new((id, owner), lineage, (members, job)),
+            peers,
             executor,
             pairwise,
             operations: Operations::with_capacity(0),
