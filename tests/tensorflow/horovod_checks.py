@@ -318,28 +318,35 @@ def what_is_not_there() -> None:
     own, callbacks = tf.ones((3,)), hvd_keras.callbacks
     for call, words in (
         (lambda: hvd.init(comm=[0, 1]), "comm=[0, 1] is not supported; leave it out"),
-        (lambda: hvd.allreduce(own, None, "/gpu:0"), "allreduce: device_dense='/gpu:0' is not supported; leave it out"),
-        (lambda: hvd.allreduce(own, device_sparse="/gpu:1"), "device_sparse='/gpu:1'"),
         (lambda: hvd.allreduce(own, ignore_name_scope=True), "ignore_name_scope=True is not supported; give a name"),
-        (lambda: hvd.grouped_allreduce([own], device_dense="/gpu:0"), "grouped_allreduce: device_dense="),
         (lambda: hvd.grouped_allreduce([own], ignore_name_scope=True), "ignore_name_scope"),
         (lambda: hvd.allgather(own, None, True), "allgather: ignore_name_scope"),
         (lambda: hvd.broadcast(own, 0, None, True), "broadcast: ignore_name_scope"),
         (lambda: hvd.alltoall(own, None, None, True), "alltoall: ignore_name_scope"),
-        (lambda: hvd.reducescatter(own, "/gpu:0"), "reducescatter: device_dense"),
         (lambda: hvd.broadcast_variables([tf.Variable(own)], 0, inplace=True), "broadcast_variables: inplace=True"),
         (lambda: hvd.broadcast_object(1, 0, "a session"), "session='a session'"),
         (lambda: hvd.allgather_object(1, "a session"), "session='a session'"),
-        (lambda: hvd.DistributedGradientTape(tf.GradientTape(), num_groups=2), "num_groups=2 is not supported; leave it out: the key fuse_below"),
-        (lambda: hvd.DistributedGradientTape(tf.GradientTape(), "/gpu:0"), "device_dense"),
         (lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), use_locking=True), "use_locking=True"),
-        (lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), groups=3), "groups=3"),
         (lambda: hvd_keras.DistributedOptimizer(keras.optimizers.SGD(), scale_local_gradients=False), "scale_local_gradients=False"),
-        (lambda: callbacks.BroadcastGlobalVariablesCallback(0, "/gpu:0"), "device='/gpu:0'"),
-        (lambda: callbacks.MetricAverageCallback("/gpu:0"), "device='/gpu:0'"),
         (lambda: hvd.join(hvd.ProcessSet([0, 1])), "join: process_set=ProcessSet([0, 1]) is not supported; call join() without it"),
     ):
         refused(call, words)
+    # What says only how fast it is has no effect.
+    for call, words in (
+        (lambda: hvd.allreduce(own, None, "/gpu:0"), "allreduce: device_dense='/gpu:0' has no effect: all runs on the CPU"),
+        (lambda: hvd.allreduce(own, device_sparse="/gpu:1"), "device_sparse='/gpu:1'"),
+        (lambda: hvd.grouped_allreduce([own], device_dense="/gpu:0"), "grouped_allreduce: device_dense="),
+        (lambda: hvd.reducescatter(own, "/gpu:0"), "reducescatter: device_dense"),
+        (lambda: hvd.DistributedGradientTape(tf.GradientTape(), num_groups=2), "num_groups=2 has no effect: the key fuse_below"),
+        (lambda: hvd.DistributedGradientTape(tf.GradientTape(), "/gpu:0"), "device_dense"),
+        (lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), groups=3), "groups=3"),
+        (lambda: callbacks.BroadcastGlobalVariablesCallback(0, "/gpu:0"), "device='/gpu:0'"),
+        (lambda: callbacks.MetricAverageCallback("/gpu:0"), "device='/gpu:0'"),
+    ):
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            call()
+        assert any(words in str(warning.message) for warning in given), (words, given)
     for module, name, words in (
         (hvd, "broadcast_global_variables", "call broadcast_variables with the model's and the optimizer's variables"),
         (hvd, "rank_op", "call rank()"),
@@ -482,11 +489,11 @@ def arguments() -> None:
         (lambda: hvd.grouped_allreduce([own, tf.constant(["text"])]), lambda: hvd.grouped_allreduce([own, own]), "string"),
         (lambda: hvd.grouped_allreduce([own, own], op="median"), lambda: hvd.grouped_allreduce([own, own]), "no reduction"),
         (lambda: hvd.grouped_allreduce([rows], op=hvd.Sum, average=True), lambda: hvd.grouped_allreduce([rows]), "both op and average"),
-        (lambda: hvd.grouped_allreduce([own], device_dense="/gpu:0"), lambda: hvd.grouped_allreduce([own]), "device_dense"),
         (lambda: graph(op="median"), lambda: graph(), "no reduction"),
         (lambda: hvd.broadcast_variables(variables, 3), lambda: hvd.broadcast_variables(variables, 0), "root 3 is no rank"),
         (lambda: hvd.broadcast_variables(variables, 0, inplace=True), lambda: hvd.broadcast_variables(variables, 0), "inplace=True"),
         (lambda: hvd.allgather(own, None, True), lambda: hvd.allgather(own), "ignore_name_scope"),
+        (lambda: hvd.broadcast_object(1, 0, "a session"), lambda: hvd.broadcast_object(1), "session='a session'"),
         (lambda: optimizer.apply([own], variables), lambda: optimizer.apply([own, own], variables), "1 gradients of 2 variables"),
         (lambda: passes.apply([own], variables), lambda: [passes.apply([own, own], variables) for _ in range(2)], "1 gradients, and 2 variables"),
         (lambda: compiled([own]), lambda: [compiled([own, own]) for _ in range(2)], "1 gradients, and 2 variables"),
@@ -497,7 +504,8 @@ def arguments() -> None:
             if hvd.rank() == culprit:
                 refused(wrong, words)
             else:
-                refused(right, f"rank {culprit} refuses its part", words, error=tf.errors.InvalidArgumentError)
+                # Those of objects are Horovod's, and no operations of the graph.
+                refused(right, f"rank {culprit} refuses its part", words, error=(tf.errors.InvalidArgumentError, shouter.ArgumentError))
             for use in range(1, 3):
                 right()
                 same(hvd.allreduce(tf.constant(use), op=hvd.Sum), use * SIZE)

@@ -466,8 +466,10 @@ def arguments():
     refused(lambda: wrap(named, op=hvd.Adasum), "Adasum")
     refused(lambda: wrap(named, op=hvd.Sum, gradient_predivide_factor=2.0), "op=Average only")
     refused(lambda: wrap(named, backward_passes_per_step=0), "at least 1")
-    refused(lambda: wrap(named, num_groups=2), "num_groups=2 is not supported; leave it out: the key fuse_below")
-    refused(lambda: wrap(named, groups=[[]]), "groups=[[]] is not supported")
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        wrap(named, num_groups=2)
+    assert any("num_groups=2 has no effect: the key fuse_below" in str(warning.message) for warning in given), given
     refused(lambda: hvd.init(comm=[0]), "comm=[0] is not supported; leave it out")
     largest = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named, op=hvd.Max)
     refused(hvd.join, "an optimizer reduces by max")

@@ -34,7 +34,7 @@ pub(super) struct AckSample {
     pub(super) base: u64,
     /// Whether the network marks datagrams: it has marked some, of this session or another.
     pub(super) marks: bool,
-    /// Datagrams that a delay above the target is judged by.
+    /// Acknowledged datagrams that a delay above the target is judged by.
     pub(super) samples: u32,
     /// Datagrams that were on the wire before it came.
     pub(super) flight: u32,

@@ -62,7 +62,7 @@ pub(in crate::rud) struct Swift {
     base: u64,
     /// Whether the network marks datagrams.
     marks: bool,
-    /// Datagrams that a delay above the target is judged by.
+    /// Acknowledged datagrams that a delay above the target is judged by.
     samples: u32,
     /// The delay with a quarter of the queue that is aimed at; less counts as no queue.
     drained: u64,
@@ -301,6 +301,9 @@ impl Controller for Swift {
             self.saved = 0;
             self.above = false;
             self.round.began = sample.now;
+            if self.round.is_partial(self.target, self.samples) {
+                (self.round.delay, self.round.delays) = (NEVER, 0);
+            }
             self.gap = 0;
             self.paced_for.0 = 0;
             return;

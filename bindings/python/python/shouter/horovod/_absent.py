@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from ..errors import ArgumentError
 
-GROUPS = "leave it out: the key fuse_below says which tensors are sent together"
+GROUPS = "the key fuse_below says which tensors are sent together"
 """In the place of groups of gradients."""
 
 _QUESTIONS = "leave the question out: there is neither MPI nor Gloo nor NCCL"
@@ -43,8 +44,13 @@ def unsupported(call: str, instead: str, **given: Any) -> None:
             raise ArgumentError(f"{call}: {name}={value!r} is not supported; {instead}")
 
 
+def without_effect(call: str, why: str, **given: Any) -> None:
+    """Warns of arguments that are given and that say only how fast it is, where `why` says what counts instead."""
+    for name, value in given.items():
+        if value:
+            warnings.warn(f"{call}: {name}={value!r} has no effect: {why}", stacklevel=3)
+
+
 def only_cpus(call: str, **given: str) -> None:
-    """Refuses names of devices but for CPUs."""
-    for name, device in given.items():
-        if device and "cpu" not in device.lower():
-            raise ArgumentError(f"{call}: {name}={device!r} is not supported; leave it out: all runs on the CPU")
+    """Warns of names of devices but for CPUs."""
+    without_effect(call, "all runs on the CPU", **{name: device for name, device in given.items() if "cpu" not in device.lower()})

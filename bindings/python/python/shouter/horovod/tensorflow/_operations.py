@@ -26,12 +26,14 @@ def group_of(process_set: ProcessSet) -> Any:
     return process_set._member().group
 
 
-def _enter(process_set: ProcessSet, call: str) -> None:
-    """Begins what runs beside the operations with names, and is refused where ranks have joined."""
-    group = group_of(process_set)
+def _enter(process_set: ProcessSet, call: str, session: None = None) -> None:
+    """Begins what runs beside the operations with names, and is refused where ranks have joined. A `session` is refused."""
+    group, name = group_of(process_set), f"horovod/{call}"
+    with _refusals(process_set, "all_gather", name):
+        unsupported(call, "leave it out: sessions are TensorFlow 1's", session=session)
     try:
         with tf.init_scope():
-            st.all_gather(tf.zeros((1,), tf.uint8), name=f"horovod/{call}", group=group)
+            st.all_gather(tf.zeros((1,), tf.uint8), name=name, group=group)
     except tf.errors.InvalidArgumentError as why:
         raise ArgumentError(why.message) from None
 
@@ -104,7 +106,8 @@ def allreduce(
     ignore_name_scope: bool = False,
 ) -> Any:
     """The reduction of a tensor or of `tf.IndexedSlices` over all ranks: their average, unless `op` says otherwise. Slices come with each index once. The input
-    is multiplied by `prescale_factor`, and the result by `postscale_factor`. Devices other than CPUs are refused.
+    is multiplied by `prescale_factor`, and the result by `postscale_factor`. Devices other than CPUs have no effect, which is a
+    warning.
     """
     with _refusals(process_set, "all_reduce", name, is_sparse=isinstance(tensor, tf.IndexedSlices)):
         only_cpus("allreduce", device_dense=device_dense, device_sparse=device_sparse)
@@ -195,20 +198,15 @@ def broadcast_variables(
     st.broadcast_variables(variables, root_rank, group=group_of(process_set))
 
 
-_SESSION = "leave it out: sessions are TensorFlow 1's"
-
-
 def broadcast_object(obj: Any, root_rank: int = 0, session: None = None, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The object of `root_rank`, on every rank; it is pickled. Not for graphs."""
-    unsupported("broadcast_object", _SESSION, session=session)
-    _enter(process_set, "broadcast_object")
+    _enter(process_set, "broadcast_object", session)
     return broadcast_by(process_set, obj, root_rank)
 
 
 def allgather_object(obj: Any, session: None = None, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """The objects of all ranks, by rank; they are pickled. Not for graphs."""
-    unsupported("allgather_object", _SESSION, session=session)
-    _enter(process_set, "allgather_object")
+    _enter(process_set, "allgather_object", session)
     return gather_by(process_set, obj)
 
 

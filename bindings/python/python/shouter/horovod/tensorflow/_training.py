@@ -10,7 +10,7 @@ import tensorflow as tf
 from ... import tensorflow as st
 from ...errors import ArgumentError
 from ...tensorflow._training import changed, names_of, refusals
-from .._absent import GROUPS, only_cpus, unsupported
+from .._absent import GROUPS, only_cpus, unsupported, without_effect
 from .._job import ProcessSet, global_process_set
 from .._reductions import Average, reduction
 from ._compression import Compression
@@ -65,7 +65,7 @@ def DistributedGradientTape(  # noqa: N802
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A tape whose `gradient` is reduced over all ranks. Refused are `num_groups`, `groups`, devices other than CPUs, and `scale_local_gradients=False`."""
+    """A tape whose `gradient` is reduced over all ranks. `scale_local_gradients=False` is refused; `num_groups`, `groups` and devices other than CPUs have no effect, which is a warning."""
     _check("DistributedGradientTape", device_dense, device_sparse, num_groups, groups, scale_local_gradients)
     how = (op, compression, sparse_as_dense, gradient_predivide_factor, process_set)
     return _Tape(gradtape, _Reduction("DistributedGradientTape", *how))
@@ -73,7 +73,7 @@ def DistributedGradientTape(  # noqa: N802
 
 def _check(call: str, device_dense: str, device_sparse: str, num_groups: int, groups: Any, scale_local_gradients: bool) -> None:
     only_cpus(call, device_dense=device_dense, device_sparse=device_sparse)
-    unsupported(call, GROUPS, num_groups=num_groups, groups=groups)
+    without_effect(call, GROUPS, num_groups=num_groups, groups=groups)
     if not scale_local_gradients:
         raise ArgumentError(f"{call}: scale_local_gradients=False is not supported; leave it out: there are no variables of one rank alone")
 
@@ -133,7 +133,8 @@ def DistributedOptimizer(  # noqa: N802
 ) -> Any:
     """The Keras 3 optimizer `optimizer`, which from now on reduces gradients over all ranks before it applies them, and with
     `backward_passes_per_step` their sums of so many calls (their means with `average_aggregated_gradients`). It is saved as what it was, under its own name: `name` would
-    be that of a wrapper, and there is none. Refused are `use_locking`, `num_groups`, `groups`, devices other than CPUs, and `scale_local_gradients=False`.
+    be that of a wrapper, and there is none. `use_locking` and `scale_local_gradients=False` are refused;
+    `num_groups`, `groups` and devices other than CPUs have no effect, which is a warning.
     """
     unsupported("DistributedOptimizer", "leave it out: Keras 3's optimizers have no locks", use_locking=use_locking)
     _check("DistributedOptimizer", device_dense, device_sparse, num_groups, groups, scale_local_gradients)

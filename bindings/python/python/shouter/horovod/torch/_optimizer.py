@@ -16,7 +16,7 @@ from ..._group import Group, Tensor
 from ...errors import ArgumentError
 from ...torch._sparse import Reduction, check as check_sparse, without_rows
 from ...torch._tensors import name_of
-from .._absent import GROUPS, unsupported
+from .._absent import GROUPS, without_effect
 from .._job import ProcessSet, global_process_set
 from .._reductions import Average, reduction
 from .._turns import ORDER, REDUCTIONS, STEP, refusals, tell
@@ -249,11 +249,11 @@ def DistributedOptimizer(
     parameters in the same order; gradients come in any order, and some on some ranks only: a rank without one adds zeroes. A parameter with sparse
     gradients has one on every rank at least in its first step.
 
-    `num_groups` and `groups` are refused: the key `fuse_below` says which tensors are sent together.
+    `num_groups` and `groups` have no effect, which is a warning: the key `fuse_below` says which tensors are sent together.
     """
+    without_effect("DistributedOptimizer", GROUPS, num_groups=num_groups, groups=groups)
     names = members(process_set)
     with refusals(names.group, "DistributedOptimizer"):
-        unsupported("DistributedOptimizer", GROUPS, num_groups=num_groups, groups=groups)
         op = reduction(op, None, "DistributedOptimizer")
         if gradient_predivide_factor != 1 and op != Average:
             raise ArgumentError("gradient_predivide_factor is for op=Average only")
