@@ -156,7 +156,10 @@ impl Outcomes {
     fn start_error(&self, error: StartError, shape: &Shape, tensor: Option<&Entry>, step: u64) -> Error {
         let cause = match error {
             StartError::Aborted(cause) => cause,
-            StartError::Length { .. } | StartError::Busy { .. } | StartError::SlotBudget { .. } => {
+            StartError::Length { .. }
+            | StartError::Busy { .. }
+            | StartError::SlotBudget { .. }
+            | StartError::SlotMemory(_) => {
                 return Error::Argument(error.to_string());
             }
             StartError::Schedule { .. } | StartError::NoNodeMemory { .. } => {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shouter_reducer::dtype::ReduceOp;
 use shouter_reducer::grid::{Grid, Rank};
 
 use super::Group;
@@ -193,13 +192,15 @@ impl Group {
         if self.size() != self.job.grid.ranks() {
             return Ok(self);
         }
+        // What moves elements alone needs no memory of its own.
         let offer = whole.offer();
-        let mut offered = [offer.bits()];
-        self.all_reduce(&mut offered, ReduceOp::Band)?;
-        let Some(part) = offer.first_of(offered[0]) else { return Ok(self) };
+        let mut offered = vec![0; self.size() as usize];
+        self.all_gather(&[offer.bits()], &mut offered)?;
+        let by_all = offered.into_iter().fold(u64::MAX, |by_all, bits| by_all & bits);
+        let Some(part) = offer.first_of(by_all) else { return Ok(self) };
         // No rank begins before it is empty.
-        let mut is_empty = [u8::from(self.rank() > 0 || whole.empty_part(&part))];
-        self.all_reduce(&mut is_empty, ReduceOp::Band)?;
+        let mut is_empty = [u8::from(self.rank() == 0 && whole.empty_part(&part))];
+        self.broadcast(&mut is_empty, 0)?;
         let Some(part) = whole.part(part, self.rank()).filter(|_| is_empty[0] == 1) else { return Ok(self) };
         let ranks = (0..self.size()).map(|rank| self.rank_in_job(rank)).collect();
         let mut group = self.make(ranks, self.outcomes.deadline, Some(Arc::new(part)))?;
@@ -321,6 +322,8 @@ impl Outcomes {
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
+
+    use shouter_reducer::dtype::ReduceOp;
 
     use super::super::tests::{each, ranks_on};
     use super::*;

@@ -493,7 +493,6 @@ def what_one_rank_refuses():
         (lambda: hvd.grouped_allreduce_([own], True, op=hvd.Sum), lambda: hvd.grouped_allreduce_([own.clone()]), "grouped_allreduce", "both op and average"),
         (lambda: hvd.grouped_allreduce([own], name="group", op="median"), lambda: hvd.grouped_allreduce([own], name="group"), "grouped_allreduce", "no reduction"),
         (lambda: wrap(op="median"), wrap, "DistributedOptimizer", "no reduction"),
-        (lambda: wrap(groups=2), wrap, "DistributedOptimizer", "groups=2"),
         (lambda: wrap(backward_passes_per_step=0), wrap, "DistributedOptimizer", "at least 1"),
         (lambda: hvd.broadcast_parameters(state, 3), lambda: hvd.broadcast_parameters(state, 0), "broadcast", "ranks are 0 to 2"),
         (lambda: hvd.broadcast_parameters(state | {"more": 1}, 0), lambda: hvd.broadcast_parameters(state, 0), "broadcast_parameters", "more is a int"),

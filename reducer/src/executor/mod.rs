@@ -220,10 +220,7 @@ impl Executor {
         })?;
         let slots = match request.schedule.slot_bytes() {
             0 => None,
-            bytes => {
-                let slots = self.slots.take(request.schedule.problem().works_on_device(), bytes);
-                Some(slots.ok_or(StartError::Busy { what: "slots" })?)
-            }
+            bytes => Some(self.slots.take(request.schedule.problem().works_on_device(), bytes)?),
         };
         let bytes = request.schedule.problem().bytes();
         let key = MatchKey { group: self.config.group, epoch: self.config.epoch, seq };

@@ -1,5 +1,6 @@
 //! Room for the slots of operations, on the host and on a device.
 
+use super::api::StartError;
 use crate::memory::{MemoryKind, Pool, Pooled, TensorRegion};
 
 /// Room for the slots of operations.
@@ -33,9 +34,17 @@ impl Slots {
         pool.map_or(0, Pool::capacity)
     }
 
-    /// Takes so many bytes of slots, if they are free.
-    pub(super) fn take(&mut self, on_device: bool, bytes: usize) -> Option<Pooled> {
-        self.of(on_device)?.take(bytes)
+    /// Takes so many bytes of slots.
+    ///
+    /// # Errors
+    /// They are not free, or no memory can be allocated.
+    pub(super) fn take(&mut self, on_device: bool, bytes: usize) -> Result<Pooled, StartError> {
+        let busy = StartError::Busy { what: "slots" };
+        let Some(pool) = self.of(on_device) else { return Err(busy) };
+        pool.take(bytes).ok_or_else(|| match pool.is_unallocated() {
+            true => StartError::SlotMemory(pool.capacity()),
+            false => busy,
+        })
     }
 
     /// Nothing refers to these any more.

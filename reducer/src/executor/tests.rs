@@ -773,6 +773,16 @@ fn requests_that_do_not_fit_are_refused() {
 }
 
 #[test]
+fn slots_that_cannot_be_allocated_are_no_reason_to_wait() {
+    let mut group =
+        two(|config| (config.slot_pool_bytes, config.lazy_slots) = (isize::MAX as usize / 2, true));
+    let buffer = filled(3, 1);
+    let request = group.request(Rank(0), Algorithm::Direct, sum(3), &buffer);
+    let error = group.executors[0].start(request).unwrap_err();
+    assert!(matches!(error, StartError::SlotMemory(_)), "{error}");
+}
+
+#[test]
 fn an_accelerator_that_fails_ends_the_group_and_says_why() {
     let mut group =
         Group::new(3, Grid::new(2, 1).unwrap().with_levels(levels(&[2])), Faults::default(), |_| {});

@@ -388,6 +388,11 @@ impl Pool {
         }
     }
 
+    /// Whether its memory has still to be allocated: also where that has failed.
+    pub(crate) fn is_unallocated(&self) -> bool {
+        matches!(self.memory, PoolMemory::Later(_))
+    }
+
     /// Whether every piece has come back.
     #[cfg(test)]
     pub(crate) fn is_whole(&self) -> bool {

@@ -56,6 +56,9 @@ pub enum StartError {
         /// Bytes available.
         budget: usize,
     },
+    /// The slots' memory cannot be allocated.
+    #[error("{0} bytes of slots cannot be allocated; give the process more memory")]
+    SlotMemory(usize),
     /// A region is not as long as this rank's part.
     #[error("{shape} of tensor \"{name}\" takes {needed} bytes and not {bytes}; check count and dtype")]
     Length {
