@@ -112,7 +112,8 @@ impl Group {
     /// # Errors
     /// The group goes on after [`Error::Argument`] (a rank that does not exist), [`Error::Mismatch`] (the receive is too short, or of
     /// another type; both sizes are named) and [`Error::Deadline`] (no receive within the key `deadline`; the pair of ranks and the tag are
-    /// named). A rank that is stopped while it fetches `data` is waited for until the key `heartbeat_timeout` has found it, whatever the deadline. [`Error::PeerFailed`] and [`Error::Closed`] where it has ended.
+    /// named). A rank that is stopped while it fetches `data` is waited for until the key `heartbeat_timeout` has found it, whatever the
+    /// deadline. [`Error::PeerFailed`] and [`Error::Closed`] where it has ended.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::ranks::{Gates, await_gate, job, join, parameter, play, tell};
+use crate::ranks::{Gates, State, await_gate, job, join, parameter, play, tell};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
 /// The body of a rank; as a test of its own it does nothing.
@@ -426,16 +426,21 @@ fn a_mismatch_ends_its_group_and_no_other() {
     }
 }
 
+/// Rank 2 has died, and the others have lost their group to it.
+fn assert_others_name_rank_2(state: &State) {
+    assert_eq!(state.ranks[2].code, Some(1), "{state}");
+    for rank in state.others(2) {
+        // Later calls are refused, or find the end themselves.
+        assert!(rank.lost_its_group(), "{state}");
+        assert!(rank.error().contains("rank 2"), "{state}");
+    }
+}
+
 #[test]
 fn a_rank_that_dies_is_named_by_its_groups() {
     for (ranks, hosts) in PLACES {
         let state = job!(ranks, hosts, "die").run();
-        assert_eq!(state.ranks[2].code, Some(1), "{state}");
-        for rank in state.others(2) {
-            // Later calls are refused, or find the end themselves.
-            assert!(rank.lost_its_group(), "{state}");
-            assert!(rank.error().contains("rank 2"), "{state}");
-        }
+        assert_others_name_rank_2(&state);
     }
 }
 
@@ -466,11 +471,7 @@ fn duplicates_of_the_group_of_all_are_apart_and_take_each_others_places() {
 fn a_rank_that_dies_is_named_by_a_duplicate_of_the_group_of_all() {
     for hosts in [3, 1] {
         let state = job!(3, hosts, "die_in_twin").run();
-        assert_eq!(state.ranks[2].code, Some(1), "{state}");
-        for rank in state.others(2) {
-            assert!(rank.lost_its_group(), "{state}");
-            assert!(rank.error().contains("rank 2"), "{state}");
-        }
+        assert_others_name_rank_2(&state);
     }
 }
 
