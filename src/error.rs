@@ -129,23 +129,39 @@ pub enum Error {
     },
     /// The caller's own time-out passed. The operation is still under way and the buffer still the group's: wait again.
     #[error(
-        "time-out: the operation has not completed within {after:?}; it is still under way: wait again, or look at the other ranks"
+        "time-out: {what} has not completed within {after:?}; it is still under way: wait again, or look at the other ranks"
     )]
     #[non_exhaustive]
     Timeout {
+        /// The call, where it is known.
+        operation: Option<Operation>,
+        /// Its tensor, if it is registered.
+        tensor: Option<Arc<NamedTensor>>,
+        /// The trainer's step at the call.
+        step: Option<u64>,
         /// How long it was waited for.
         after: Duration,
+        /// The operation, for people.
+        what: Box<str>,
     },
     /// As many operations are under way and queued as can be, and none has ended while this one waited for a slot. Nothing was started:
     /// wait for one of those, and start again.
     #[error(
-        "would block: as many operations are under way as can be, and none has ended within {after:?}; wait for one of them, then \
-         start again"
+        "would block: {what} was not started: as many operations are under way as can be, and none has ended within {after:?}; wait for \
+         one of them, then start again"
     )]
     #[non_exhaustive]
     WouldBlock {
+        /// The call, where it is known.
+        operation: Option<Operation>,
+        /// Its tensor, if it is registered.
+        tensor: Option<Arc<NamedTensor>>,
+        /// The trainer's step at the call.
+        step: Option<u64>,
         /// How long it waited for a slot.
         after: Duration,
+        /// The operation, for people.
+        what: Box<str>,
     },
     /// An accelerator cannot be used, and nothing was started; or it has failed under an operation (there is a `step` then), and
     /// the group has ended.
@@ -169,6 +185,12 @@ pub enum Error {
         rank: Option<u32>,
         /// The cause.
         reason: Option<Reason>,
+        /// The call, where it is known.
+        operation: Option<Operation>,
+        /// Its tensor, if it is registered.
+        tensor: Option<Arc<NamedTensor>>,
+        /// The trainer's step at the call.
+        step: Option<u64>,
         /// The text.
         text: Box<str>,
     },
@@ -336,6 +358,9 @@ impl Error {
             Self::Mismatch { operation, .. }
             | Self::PeerFailed { operation, .. }
             | Self::Deadline { operation, .. } => Some(*operation),
+            Self::Timeout { operation, .. }
+            | Self::WouldBlock { operation, .. }
+            | Self::Closed { operation, .. } => *operation,
             _ => None,
         }
     }
@@ -346,7 +371,10 @@ impl Error {
             Self::Mismatch { tensor, .. }
             | Self::PeerFailed { tensor, .. }
             | Self::Deadline { tensor, .. }
-            | Self::Accelerator { tensor, .. } => tensor.as_deref(),
+            | Self::Timeout { tensor, .. }
+            | Self::WouldBlock { tensor, .. }
+            | Self::Accelerator { tensor, .. }
+            | Self::Closed { tensor, .. } => tensor.as_deref(),
             _ => None,
         }
     }
@@ -357,7 +385,10 @@ impl Error {
             Self::Mismatch { step, .. } | Self::PeerFailed { step, .. } | Self::Deadline { step, .. } => {
                 Some(*step)
             }
-            Self::Accelerator { step, .. } => *step,
+            Self::Timeout { step, .. }
+            | Self::WouldBlock { step, .. }
+            | Self::Accelerator { step, .. }
+            | Self::Closed { step, .. } => *step,
             _ => None,
         }
     }
@@ -365,7 +396,7 @@ impl Error {
     /// The time that passed.
     pub fn after(&self) -> Option<Duration> {
         match self {
-            Self::Deadline { after, .. } | Self::Timeout { after } | Self::WouldBlock { after } => {
+            Self::Deadline { after, .. } | Self::Timeout { after, .. } | Self::WouldBlock { after, .. } => {
                 Some(*after)
             }
             _ => None,
@@ -435,13 +466,57 @@ impl Error {
 
     /// The group cannot be used in this process any more, whichever rank ended it.
     pub(crate) fn closed(text: impl Into<Box<str>>) -> Self {
-        Self::Closed { rank: None, reason: None, text: text.into() }
+        let (rank, reason, operation, tensor, step) = Default::default();
+        Self::Closed { rank, reason, operation, tensor, step, text: text.into() }
     }
 
     /// The group ended before the call.
     pub(crate) fn closed_by(cause: &AbortCause, text: impl Into<Box<str>>) -> Self {
-        let (rank, reason) = (Some(cause.culprit.0), Some(Reason::from(&cause.reason)));
-        Self::Closed { rank, reason, text: text.into() }
+        let mut error = Self::closed(text);
+        if let Self::Closed { rank, reason, .. } = &mut error {
+            (*rank, *reason) = (Some(cause.culprit.0), Some(Reason::from(&cause.reason)));
+        }
+        error
+    }
+
+    /// The caller's own time-out has passed.
+    pub(crate) fn timeout(after: Duration) -> Self {
+        let (operation, tensor, step) = Default::default();
+        Self::Timeout { operation, tensor, step, after, what: "the operation".into() }
+    }
+
+    /// A time-out after several waits, which have taken so long together.
+    pub fn waited(mut self, all: Duration) -> Self {
+        if let Self::Timeout { after, .. } = &mut self {
+            *after = all;
+        }
+        self
+    }
+
+    /// In the place of a time-out while an operation waits for a slot: nothing was started.
+    pub(crate) fn would_block(self) -> Self {
+        match self {
+            Self::Timeout { operation, tensor, step, after, what } => {
+                Self::WouldBlock { operation, tensor, step, after, what }
+            }
+            other => other,
+        }
+    }
+
+    /// The same of this call, where it names none.
+    pub(crate) fn of(mut self, call: Call, name: &dyn std::fmt::Display) -> Self {
+        match &mut self {
+            Self::Timeout { operation, tensor, step, what, .. }
+            | Self::WouldBlock { operation, tensor, step, what, .. } => {
+                (*operation, *tensor, *step) = (Some(call.operation), call.tensor, Some(call.step));
+                *what = name.to_string().into();
+            }
+            Self::Closed { operation, tensor, step, .. } => {
+                (*operation, *tensor, *step) = (Some(call.operation), call.tensor, Some(call.step));
+            }
+            _ => {}
+        }
+        self
     }
 
     /// The group ended during the call. Views of a divergence are not this call's.
@@ -452,16 +527,22 @@ impl Error {
         }
     }
 
+    /// The same of the collective that the operation was a part of.
+    pub(crate) fn within(self, collective: Collective) -> Self {
+        self.part_of(collective.into(), &collective)
+    }
+
     /// The same of the call that the operation was a part of.
-    pub(crate) fn within(mut self, collective: Collective) -> Self {
+    pub(crate) fn part_of(mut self, call: Operation, name: &dyn std::fmt::Display) -> Self {
         if let Self::Mismatch { operation, text, .. }
         | Self::PeerFailed { operation, text, .. }
         | Self::Deadline { operation, text, .. } = &mut self
         {
-            *operation = collective.into();
-            *text = format!("{collective}: {text}").into();
-        } else if let Self::Closed { text, .. } = &mut self {
-            *text = format!("{collective}: {text}").into();
+            *operation = call;
+            *text = format!("{name}: {text}").into();
+        } else if let Self::Closed { operation, text, .. } = &mut self {
+            *operation = Some(call);
+            *text = format!("{name}: {text}").into();
         }
         self
     }

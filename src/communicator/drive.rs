@@ -488,7 +488,7 @@ fn start_shard(
 
 pub(super) fn drive_error(error: DriveError) -> Error {
     match error {
-        DriveError::Timeout { waited } => Error::Timeout { after: waited },
+        DriveError::Timeout { waited } => Error::timeout(waited),
         DriveError::Forked => Error::closed(error.to_string()),
         DriveError::NoHelper(_) => Error::Device(error.to_string()),
         other => Error::Internal(other.to_string()),

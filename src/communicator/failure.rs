@@ -45,7 +45,7 @@ impl Outcomes {
     }
 
     /// An operation outside the table.
-    fn unnamed_call(shape: &Shape, step: u64) -> Call {
+    pub(super) fn unnamed_call(shape: &Shape, step: u64) -> Call {
         Call { operation: shape.collective.into(), tensor: None, step }
     }
 
@@ -167,10 +167,10 @@ impl Outcomes {
             }
         };
         let what = format!("{} was not started", Self::subject(shape, tensor));
-        let AbortReason::Diverged(found) = &cause.reason else {
-            return Error::closed_by(&cause, format!("{what}: {cause}"));
-        };
         let call = self.call_of(shape, tensor, step);
+        let AbortReason::Diverged(found) = &cause.reason else {
+            return Error::closed_by(&cause, format!("{what}: {cause}")).of(call, &what);
+        };
         let (views, why) = match found {
             Some(divergence) => (self.views(divergence), self.divergence_text(divergence)),
             None => (Views::default(), cause.to_string()),
@@ -231,7 +231,8 @@ impl Outcomes {
             PostError::Earlier(why) => self.transfer_error_saying(why, error.to_string(), step),
             PostError::Aborted(cause) => {
                 let what = if operation == Operation::Send { "a send" } else { "a receive" };
-                Error::closed_by(cause, format!("{what} was not started: {cause}"))
+                let call = Call { operation, tensor: None, step };
+                Error::closed_by(cause, format!("{what} was not started: {cause}")).of(call, &what)
             }
             error => Error::Argument(error.to_string()),
         }

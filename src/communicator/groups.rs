@@ -16,7 +16,7 @@ use crate::channel::shm::NodeSegment;
 use crate::config::LONGEST_WAIT;
 use crate::engine::groups::{Lineage, MakeError, grid_of};
 use crate::engine::members::{Members, MembersError};
-use crate::error::Error;
+use crate::error::{Call, Error, Operation};
 
 /// In the place of the color of a rank that is in no new group.
 const NO_COLOR: u64 = u64::MAX;
@@ -54,6 +54,16 @@ impl Places {
         let node = hosts.partition_point(|host| *host < here) as u32;
         Self { local_rank, local_size, node, nodes: hosts.len() as u32 }
     }
+}
+
+/// Ranks for people, so many at most.
+fn listed(ranks: &[u32]) -> String {
+    const MOST: usize = 16;
+    let mut text: Vec<String> = ranks.iter().take(MOST).map(u32::to_string).collect();
+    if ranks.len() > MOST {
+        text.push(format!("{} more", ranks.len() - MOST));
+    }
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, text.join(", "))
 }
 
 /// Refuses a deadline that no operation can have.
@@ -110,7 +120,8 @@ impl Group {
         check_deadline(deadline)?;
         let mut all = vec![[0u64; 2]; self.size() as usize];
         let own = [color.map_or(NO_COLOR, u64::from), key as u64];
-        self.all_gather(&own, all.as_flattened_mut())?;
+        let split = |error: Error| error.part_of(Operation::Group, &"split");
+        self.all_gather(&own, all.as_flattened_mut()).map_err(split)?;
         if color.is_none() {
             return Ok(None);
         }
@@ -124,7 +135,7 @@ impl Group {
         let members = members.into_iter().map(|(_, rank)| self.rank_in_job(rank)).collect();
         let mut group = self.make(members, deadline, None)?;
         group.deadline = deadline.max(self.deadline);
-        let mut group = group.with_lanes()?;
+        let mut group = group.with_lanes().map_err(split)?;
         group.deadline = deadline;
         Ok(Some(group))
     }
@@ -155,9 +166,17 @@ impl Group {
         let members = ranks.iter().map(|rank| self.rank_in_job(*rank)).collect();
         let mut group = self.make(members, deadline, None)?;
         group.deadline = deadline.max(self.deadline);
+        let made = |error: Error| {
+            let name = format!("the making of a group of {}", listed(ranks));
+            match error.part_of(Operation::Group, &name) {
+                late @ Error::Deadline { .. } => late
+                    .with_more("; each of these ranks has to make it, with the same list in the same order"),
+                other => other,
+            }
+        };
         // Only the members take part.
-        group.barrier()?;
-        let mut group = group.with_lanes()?;
+        group.barrier().map_err(made)?;
+        let mut group = group.with_lanes().map_err(made)?;
         group.deadline = deadline;
         Ok(group)
     }
@@ -239,10 +258,11 @@ impl Group {
         let (id, lineage) = made.map_err(|why| match why {
             MakeError::TooMany => Error::Argument(why.to_string()),
             MakeError::Executor(_) => Error::Internal(why.to_string()),
-            MakeError::Ended(cause) => Error::closed_by(
-                &cause,
-                format!("a group was not made: the group of all ranks has ended: {cause}"),
-            ),
+            MakeError::Ended(cause) => {
+                let text = format!("a group was not made: the group of all ranks has ended: {cause}");
+                let call = Call { operation: Operation::Group, tensor: None, step: self.annotations.step() };
+                Error::closed_by(&cause, text).of(call, &"a group")
+            }
         })?;
         let (plan, known) = (*self.tables.plan(), self.tables.known().clone());
         let tables = Arc::new(Tables::new(members.own(), grid, plan, known));
@@ -380,6 +400,35 @@ mod tests {
         let twin = each(&all, |rank| rank.split_within(Some(0), 0, short).unwrap().unwrap());
         assert!(have_lanes(&twin));
         assert!(twin.iter().all(|rank| rank.deadline == short && rank.outcomes.deadline == short));
+    }
+
+    #[test]
+    fn ranks_with_other_lists_are_told_what_each_has_to_give() {
+        let all = ranks_on(1, 2);
+        all.iter().for_each(|rank| rank.set_step(3));
+        let lists = [[0, 1], [1, 0]];
+        let made = each(&all, |rank| {
+            rank.group_within(&lists[rank.rank() as usize], Duration::from_millis(300)).unwrap_err()
+        });
+        for (error, list) in made.iter().zip(["0, 1", "1, 0"]) {
+            let text = error.to_string();
+            assert!(text.contains(&format!("the making of a group of ranks {list}")), "{text}");
+            assert_eq!((error.operation(), error.step()), (Some(Operation::Group), Some(3)), "{text}");
+            // The later one may hear of the other's end first.
+            let asks = text.contains("with the same list in the same order");
+            assert_eq!(asks, matches!(error, Error::Deadline { .. }), "{text}");
+        }
+        assert!(made.iter().any(|error| matches!(error, Error::Deadline { .. })), "{made:?}");
+    }
+
+    #[test]
+    fn a_rank_that_leaves_under_a_split_is_told_of_the_split() {
+        let mut all = ranks_on(1, 2);
+        drop(all.pop());
+        let error = all[0].split(Some(0), 0).unwrap_err();
+        assert_eq!((error.rank(), error.operation()), (Some(1), Some(Operation::Group)), "{error}");
+        let error = all.remove(0).finalize().unwrap_err();
+        assert_eq!((error.rank(), error.operation()), (Some(1), Some(Operation::Finalize)), "{error}");
     }
 
     #[test]

@@ -483,7 +483,7 @@ impl Group {
         self.drive.check_process()?;
         self.flush_held()?;
         self.drive.finish()?;
-        self.barrier()?;
+        self.barrier().map_err(|error| error.part_of(Operation::Finalize, &"leaving the group"))?;
         // A rank that was stopped finds all that it waited for, and yet the others may have given it up.
         self.drive.poll()?;
         if let Some(cause) = self.drive.aborted()? {

@@ -30,6 +30,7 @@ use shouter_reducer::schedule::Problem;
 use super::Group;
 use super::collectives::published;
 use super::element::Buffer;
+use super::outcomes::Outcomes;
 use crate::channel::CELL_BYTES;
 use crate::channel::shm::{Abort, LEAD, NodeSegment, Tag, pack_small};
 use crate::engine::executor_time;
@@ -320,7 +321,8 @@ impl Cells {
             Some(divergence) => self.diverged(group, divergence, view, step),
             None => {
                 let cause = cause(group, &self.segment, abort);
-                Error::closed_by(&cause, format!("{view} was not started: {cause}"))
+                let call = Outcomes::unnamed_call(&view.shape, step);
+                Error::closed_by(&cause, format!("{view} was not started: {cause}")).of(call, view)
             }
         })
     }

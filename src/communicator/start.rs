@@ -60,8 +60,8 @@ impl Group {
     /// until the others have called those, and has the error if they call something else.
     ///
     /// # Errors
-    /// As [`run_collective`](Self::run_collective) before it waits; [`Error::WouldBlock`] where more than 1,000 operations are under
-    /// way and none ended within a second: nothing was started then.
+    /// As [`run_collective`](Self::run_collective) before it waits; [`Error::WouldBlock`] where as many operations are under
+    /// way as can be (1,000 at least), and none ended within a second: nothing was started then.
     ///
     /// # Safety
     /// Until the operation has ended, as its [`Work`] says, or the group has been dropped: the input is valid for reads of what the
@@ -352,7 +352,7 @@ impl Group {
             let handed = move |submissions: &Submissions| {
                 submissions.push(&request, small_before, &report, member.as_ref())
             };
-            self.await_slot(submissions.clone(), handed)?;
+            self.await_slot(submissions.clone(), handed).map_err(|error| operation.named(error))?;
         }
         if let Some(parts) = parts {
             let report: Arc<dyn Report> = operation.clone();
@@ -394,10 +394,7 @@ impl Group {
         hand: impl Fn(&Submissions) -> bool + Send + 'static,
     ) -> Result<(), Error> {
         let handed = move || hand(&submissions).then_some(());
-        self.drive.until(handed, Some(Clock.now() + SLOT)).map_err(|error| match error {
-            Error::Timeout { after } => Error::WouldBlock { after },
-            other => other,
-        })
+        self.drive.until(handed, Some(Clock.now() + SLOT)).map_err(Error::would_block)
     }
 
     /// Small operations of this rank so far.

@@ -137,6 +137,7 @@ fn operations_of_two_groups_are_not_waited_for_at_once() {
 fn an_operation_is_under_way_after_a_wait_that_timed_out() {
     let group = ranks(2);
     let ids = each(&group, |rank| rank.register(&[spec(50_000)]).unwrap()[0]);
+    group[0].set_step(7);
     let mut data = vec![vec![1f32; 50_000]; 2];
     // SAFETY: the data is touched again only after the waits.
     let mut push = |rank: usize| unsafe { group[rank].push(ids[rank], data[rank].as_mut_ptr().cast()) };
@@ -144,6 +145,12 @@ fn an_operation_is_under_way_after_a_wait_that_timed_out() {
     for _ in 0..3 {
         let error = first.wait(Some(Duration::ZERO)).unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert_eq!((error.operation(), error.step()), (Some(Operation::AllReduce), Some(7)));
+        let name = &error.tensor().unwrap().name;
+        assert!(
+            error.to_string().contains(&format!("all-reduce sum of 50000 x f32 of \"{name}\" has not")),
+            "{error}"
+        );
         assert!(first.test().is_none());
     }
     let second = push(1).unwrap();

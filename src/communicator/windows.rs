@@ -6,8 +6,6 @@
 mod direct;
 mod typed;
 
-use std::fmt::Display;
-
 use shouter_reducer::dtype::DType;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::memory::{MemoryKind, TensorRegion};
@@ -105,7 +103,7 @@ impl Group {
         if self.direct.is_flushed(window, target) {
             return Ok(());
         }
-        self.accessed(self.drive.flush(WindowId(window), target.map(Rank)), &"a flush")
+        self.accessed(self.drive.flush(WindowId(window), target.map(Rank)), None)
     }
 
     /// See [`Window::fence`].
@@ -176,7 +174,8 @@ impl Group {
         let opened = opened.ok_or_else(gone)?;
         let WindowId(id) = opened.map_err(|error| match error {
             WindowRefused::Aborted(cause) => {
-                self.outcomes.recorded(Error::closed_by(&cause, format!("a window was not made: {cause}")))
+                let error = Error::closed_by(&cause, format!("a window was not made: {cause}"));
+                self.outcomes.recorded(error.of(self.access_call(Operation::Window), &"a window"))
             }
             error => Error::Argument(error.to_string()),
         })?;
@@ -292,22 +291,31 @@ impl Group {
     fn run_access(&self, request: AccessRequest) -> Result<(), Error> {
         self.drive.check_process()?;
         let direct = self.direct.access(&self.drive, &request);
-        self.accessed(direct.unwrap_or_else(|| self.drive.access(request)), &request.action)
+        self.accessed(direct.unwrap_or_else(|| self.drive.access(request)), Some(request.action))
     }
 
-    /// The outcome of an access or a flush, for the caller.
+    /// The outcome of an access, or of a flush, for the caller.
     #[inline]
-    fn accessed(&self, outcome: Result<(), AccessFailure>, what: &dyn Display) -> Result<(), Error> {
-        outcome.map_err(|failure| self.access_failure(failure, what))
+    fn accessed(
+        &self,
+        outcome: Result<(), AccessFailure>,
+        action: Option<WindowAction>,
+    ) -> Result<(), Error> {
+        outcome.map_err(|failure| self.access_failure(failure, action))
     }
 
     #[cold]
-    fn access_failure(&self, failure: AccessFailure, what: &dyn Display) -> Error {
+    fn access_failure(&self, failure: AccessFailure, action: Option<WindowAction>) -> Error {
         self.outcomes.recorded(match failure {
             AccessFailure::Drive(error) => error,
             AccessFailure::Failed(error) => self.access_error(&error),
             AccessFailure::Start(AccessRefused::Aborted(cause)) => {
-                Error::closed_by(&cause, format!("{what} was not started: {cause}"))
+                let what = action.map_or_else(|| "a flush".to_owned(), |action| action.to_string());
+                let error = Error::closed_by(&cause, format!("{what} was not started: {cause}"));
+                match action {
+                    Some(action) => error.of(self.access_call(operation_of(action)), &what),
+                    None => error,
+                }
             }
             AccessFailure::Start(refused) => return Error::Argument(refused.to_string()),
         })
@@ -321,18 +329,23 @@ impl Group {
     fn access_error(&self, error: &AccessError) -> Error {
         let (subject, text) = (error.subject(), error.to_string());
         let target = subject.target.0;
-        let call = self.access_call(match subject.action {
-            WindowAction::Put => Operation::Put,
-            WindowAction::Get => Operation::Get,
-            WindowAction::Accumulate(_) => Operation::Accumulate,
-            WindowAction::FetchAndOp(_) | WindowAction::Swap => Operation::FetchAndOp,
-            WindowAction::CompareAndSwap => Operation::CompareAndSwap,
-        });
+        let call = self.access_call(operation_of(subject.action));
         match error {
             AccessError::Denied { .. } => Error::mismatch(call, Some(target), Views::default(), text),
             AccessError::Deadline { .. } => Error::deadline(call, vec![target], self.deadline, text),
             AccessError::Aborted { cause, .. } => Error::ended_by(call, cause, text),
         }
+    }
+}
+
+/// The call that errors name.
+fn operation_of(action: WindowAction) -> Operation {
+    match action {
+        WindowAction::Put => Operation::Put,
+        WindowAction::Get => Operation::Get,
+        WindowAction::Accumulate(_) => Operation::Accumulate,
+        WindowAction::FetchAndOp(_) | WindowAction::Swap => Operation::FetchAndOp,
+        WindowAction::CompareAndSwap => Operation::CompareAndSwap,
     }
 }
 

@@ -21,7 +21,7 @@ use super::table::Entry;
 use super::uneven::Followed;
 use crate::engine::groups::GroupId;
 use crate::engine::submitted::{Failure, Report, Submissions};
-use crate::error::Error;
+use crate::error::{Call, Error};
 use crate::observe::Row;
 use crate::runtime::lock;
 use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant};
@@ -139,6 +139,22 @@ impl StartedOperation {
     fn result(&self) -> Result<(), Error> {
         let Some(failure) = self.failure.get() else { return Ok(()) };
         Err(self.error.get_or_init(|| self.outcomes.recorded(self.describe(failure))).clone())
+    }
+
+    /// An error of a call for it, with its name.
+    #[cold]
+    pub(super) fn named(&self, error: Error) -> Error {
+        let About { what, step, .. } = &self.about;
+        match what {
+            OperationKind::Collective { shape, entry, .. } => {
+                let entry = entry.as_deref();
+                error.of(self.outcomes.call_of(shape, entry, *step), &Outcomes::subject(shape, entry))
+            }
+            OperationKind::Messages(messages) => {
+                let call = Call { operation: messages.operation(), tensor: None, step: *step };
+                error.of(call, messages)
+            }
+        }
     }
 
     #[cold]
@@ -397,7 +413,8 @@ impl Work {
     /// [`Error::Deadline`] and [`Error::Accelerator`] say how it has failed, [`Error::Closed`] that it was not started, or was under
     /// way when the group was dropped, or that this is a forked child; the same each time.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
-        Self::wait_any(std::slice::from_ref(self), timeout)?;
+        let waited = Self::wait_any(std::slice::from_ref(self), timeout);
+        waited.map_err(|error| self.0.named(error))?;
         self.0.result()
     }
 
@@ -446,7 +463,7 @@ impl Work {
                 return Ok(at);
             }
             if until.is_some_and(|until| Clock.now() >= until) {
-                return Err(Error::Timeout { after: Clock.now() - begin });
+                return Err(Error::timeout(Clock.now() - begin));
             }
             idle.wait(Activity::Idle, until);
         }

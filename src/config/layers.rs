@@ -177,7 +177,7 @@ impl Layers {
 
     fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
         let text = read_file(
-            "configuration file (named by SHOUTER_CONFIG)",
+            "configuration file (given to the call, or named by SHOUTER_CONFIG)",
             path,
             "a configuration has",
             LARGEST_FILE,

@@ -48,7 +48,8 @@ pub use error::{ConfigError, Source};
 pub(crate) use launcher::LauncherStore;
 pub use launcher::{OF_OTHERS, OF_RUN};
 pub use layers::Environment;
-pub(crate) use placement::{MAX_RANKS, StorePlacement};
+pub use placement::MAX_RANKS;
+pub(crate) use placement::StorePlacement;
 pub use shouter_reducer::grid::Levels;
 pub use shouter_reducer::plan::Overrides;
 

@@ -6,7 +6,7 @@ use super::layers::{Environment, Layers, Located, Raw};
 use super::{RendezvousAddress, value};
 
 /// The most ranks that a job may have.
-pub(crate) const MAX_RANKS: u64 = 65_536;
+pub const MAX_RANKS: u64 = 65_536;
 
 /// A rank's placement in the job.
 pub(super) struct RankPlacement {

@@ -58,6 +58,8 @@ pub enum Operation {
     CompareAndSwap = 44,
     /// The making of a window.
     Window = 45,
+    /// The making of a group ([`Group::split`](crate::Group::split) and the like).
+    Group = 46,
 }
 
 impl From<Collective> for Operation {

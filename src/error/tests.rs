@@ -18,7 +18,7 @@ fn codes_are_stable() {
         Error::deadline(call(), vec![1], Duration::ZERO, ""),
         Error::closed(""),
         Error::Internal(String::new()),
-        Error::Timeout { after: Duration::ZERO },
+        Error::timeout(Duration::ZERO),
         Error::accelerator(""),
     ];
     assert!(errors.iter().map(Error::code).eq(1..=11));

@@ -80,7 +80,8 @@
 /* A rank has lost its own port, device or address, as it said itself. */
 #define SHOUTER_REASON_DISCONNECTED 7
 
-/* A rank was stopped or cut off for longer than heartbeat_timeout, and the others have given it up. */
+/* This rank was stopped or cut off for longer than heartbeat_timeout, as it has found out itself, and the others have given it up: there it is
+ * SHOUTER_REASON_LOST. */
 #define SHOUTER_REASON_STOPPED 8
 
 /* A rank is alive, and messages to it do not arrive: the network drops packets of their size, say. */
@@ -163,6 +164,9 @@
 
 /* shouter_window_create. */
 #define SHOUTER_OPERATION_WINDOW 45
+
+/* shouter_group_create, shouter_group_split, shouter_group_duplicate. */
+#define SHOUTER_OPERATION_GROUP 46
 
 /* How many missing ranks shouter_error_info_t names. */
 #define SHOUTER_MISSING_NAMED 16
@@ -363,7 +367,7 @@ typedef struct shouter_error_info_t {
   /* What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none. With SHOUTER_ERROR_MISMATCH it is
    * SHOUTER_REASON_DIVERGED where the group has ended, and 0 where it goes on. */
   int32_t reason;
-  /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_WINDOW; 0 if it is none of these. */
+  /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_GROUP; 0 if it is none of these. */
   int32_t operation;
   /* The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered. */
   int64_t tensor;
@@ -1056,7 +1060,7 @@ shouter_status_t shouter_window_free(const struct shouter_t *shouter, uint32_t w
  * Messages are as shouter_send, shouter_recv and shouter_exchange. They are outside the order of the collectives, and however ranks order theirs they
  * cannot wait for each other for ever. shouter_work_message says what has come.
  *
- * SHOUTER_ERROR_ARGUMENT: see the blocking functions. SHOUTER_ERROR_WOULD_BLOCK: more than 1,000 operations are under way, and none
+ * SHOUTER_ERROR_ARGUMENT: see the blocking functions. SHOUTER_ERROR_WOULD_BLOCK: as many operations are under way as can be (1,000 at least), and none
  * has ended within a second. Nothing was started then. */
 shouter_status_t shouter_start(const struct shouter_t *shouter,
                                const struct shouter_operation_t *operation,

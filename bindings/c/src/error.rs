@@ -51,7 +51,8 @@ pub const SHOUTER_REASON_PROTOCOL: i32 = 5;
 pub const SHOUTER_REASON_ACCELERATOR: i32 = 6;
 /// A rank has lost its own port, device or address, as it said itself.
 pub const SHOUTER_REASON_DISCONNECTED: i32 = 7;
-/// A rank was stopped or cut off for longer than heartbeat_timeout, and the others have given it up.
+/// This rank was stopped or cut off for longer than heartbeat_timeout, as it has found out itself, and the others have given it up: there it is
+/// SHOUTER_REASON_LOST.
 pub const SHOUTER_REASON_STOPPED: i32 = 8;
 /// A rank is alive, and messages to it do not arrive: the network drops packets of their size, say.
 pub const SHOUTER_REASON_UNREACHABLE: i32 = 9;
@@ -108,6 +109,8 @@ pub const SHOUTER_OPERATION_FETCH_AND_OP: i32 = 43;
 pub const SHOUTER_OPERATION_COMPARE_AND_SWAP: i32 = 44;
 /// shouter_window_create.
 pub const SHOUTER_OPERATION_WINDOW: i32 = 45;
+/// shouter_group_create, shouter_group_split, shouter_group_duplicate.
+pub const SHOUTER_OPERATION_GROUP: i32 = 46;
 
 /// How many missing ranks shouter_error_info_t names.
 pub const SHOUTER_MISSING_NAMED: usize = 16;
@@ -129,7 +132,7 @@ pub struct ErrorInfo {
     /// What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none. With SHOUTER_ERROR_MISMATCH it is
     /// SHOUTER_REASON_DIVERGED where the group has ended, and 0 where it goes on.
     pub reason: i32,
-    /// The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_WINDOW; 0 if it is none of these.
+    /// The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_GROUP; 0 if it is none of these.
     pub operation: i32,
     /// The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered.
     pub tensor: i64,

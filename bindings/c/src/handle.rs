@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
-use shouter::config::{Builder, Environment};
+use shouter::config::{Builder, Environment, MAX_RANKS};
 use shouter::log;
 use shouter::{Config, Error, Group, Tensor};
 
@@ -90,6 +90,11 @@ unsafe fn join(config: Config, out: *mut *mut Shouter) -> Result<(), Error> {
 
 /// The configuration of this process, with `path` in place of the file that SHOUTER_CONFIG names.
 fn from_file(path: &str) -> Result<Config, Error> {
+    if path.is_empty() {
+        return Err(Error::Argument(
+            "config_file is empty; give a path, or NULL for the file that SHOUTER_CONFIG names".into(),
+        ));
+    }
     Ok(Builder::from_environment(Environment::of_process().with("SHOUTER_CONFIG", path))?.build()?)
 }
 
@@ -132,8 +137,8 @@ pub unsafe extern "C" fn shouter_init_list(
         if addresses.is_null() || ports.is_null() || out.is_null() {
             return Err(null("addresses, ports or out"));
         }
-        if n == 0 {
-            return Err(Error::Argument("n is 0; a group has at least one rank".into()));
+        if n == 0 || n > MAX_RANKS as usize {
+            return Err(Error::Argument(format!("n is {n}; a group has 1 to {MAX_RANKS} ranks")));
         }
         // SAFETY: not NULL; the caller promises n entries in each list.
         let (addresses, ports) =

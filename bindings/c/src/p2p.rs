@@ -219,7 +219,7 @@ unsafe fn exchange(shouter: *const Shouter, entries: &mut [ExchangeEntry]) -> Re
             }
             other => {
                 return Err(Error::Argument(format!(
-                    "receives is {other}; use 0 for a send, 1 for a receive"
+                    "kind is {other}; use 0 for a send, 1 for a receive, 2 for a synchronous send"
                 )));
             }
         };

@@ -325,6 +325,7 @@ fn reasons_and_operations_are_the_librarys() {
         (Operation::FetchAndOp, SHOUTER_OPERATION_FETCH_AND_OP),
         (Operation::CompareAndSwap, SHOUTER_OPERATION_COMPARE_AND_SWAP),
         (Operation::Window, SHOUTER_OPERATION_WINDOW),
+        (Operation::Group, SHOUTER_OPERATION_GROUP),
     ];
     assert!(operations.iter().all(|(operation, number)| *operation as i32 == *number));
 }
@@ -447,6 +448,21 @@ fn null_is_refused_everywhere() {
         assert_eq!(shape, [0; 6]);
         assert_eq!(CStr::from_ptr(shouter_transport(none)), c"");
     }
+}
+
+/// Lists of more ranks than a job may have are refused before they are looked at; so is a file without a name.
+#[test]
+fn lists_that_cannot_be_are_refused() {
+    let (mut addresses, port, mut shouter) = ([c"127.0.0.1".as_ptr()], 1u16, ptr::null_mut());
+    for n in [0, 65_537, usize::MAX] {
+        // SAFETY: the lists are not read.
+        let status = unsafe { shouter_init_list(addresses.as_mut_ptr(), &port, n, 1, &mut shouter) };
+        assert_eq!(status, SHOUTER_ERROR_ARGUMENT);
+        assert!(last().contains(&format!("n is {n}; a group has 1 to 65536 ranks")), "{}", last());
+    }
+    // SAFETY: a string, and room for a pointer.
+    assert_eq!(unsafe { shouter_init(c"".as_ptr(), &mut shouter) }, SHOUTER_ERROR_ARGUMENT);
+    assert!(last().contains("config_file is empty"), "{}", last());
 }
 
 /// Handles that were freed, that are of the other kind, or that never were any: each call is an error, and the process goes on.
@@ -974,7 +990,8 @@ fn an_error_names_rank_call_and_tensor_to_a_program() {
             let status = shouter_wait(pending, 0);
             if status == SHOUTER_ERROR_TIMEOUT {
                 let why = info(size_of::<ErrorInfo>()).1;
-                assert_eq!((why.status, why.rank, why.operation), (SHOUTER_ERROR_TIMEOUT, -1, 0));
+                assert_eq!((why.status, why.rank, why.step), (SHOUTER_ERROR_TIMEOUT, -1, 7));
+                assert_eq!((why.operation, why.tensor), (SHOUTER_OPERATION_ALLREDUCE, i64::from(id)));
                 assert_eq!(shouter_wait(pending, 60_000), SHOUTER_ERROR_MISMATCH, "{}", last());
             }
             info(size_of::<ErrorInfo>()).1

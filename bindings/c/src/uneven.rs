@@ -34,7 +34,7 @@ impl Counts {
             Self::Mine(counts) | Self::Each(counts) | Self::OnRoot(counts) => *counts,
         };
         if each.is_null() {
-            return Err(null("the counts"));
+            return Err(null("an array of counts"));
         }
         if !each.is_aligned() {
             return Err(Error::Argument("the counts' address is not aligned to a size_t".into()));

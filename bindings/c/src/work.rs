@@ -150,7 +150,7 @@ fn timeout(milliseconds: i64) -> Result<Option<Duration>, Error> {
 /// Messages are as shouter_send, shouter_recv and shouter_exchange. They are outside the order of the collectives, and however ranks order theirs they
 /// cannot wait for each other for ever. shouter_work_message says what has come.
 ///
-/// SHOUTER_ERROR_ARGUMENT: see the blocking functions. SHOUTER_ERROR_WOULD_BLOCK: more than 1,000 operations are under way, and none
+/// SHOUTER_ERROR_ARGUMENT: see the blocking functions. SHOUTER_ERROR_WOULD_BLOCK: as many operations are under way as can be (1,000 at least), and none
 /// has ended within a second. Nothing was started then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_start(

@@ -1,12 +1,13 @@
 //! Started operations.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use shouter::Error;
 
 use crate::buffer::Kept;
-use crate::error::{raised, timeout};
+use crate::error::raised;
 use crate::number::Timeout;
 use crate::wait::{SLICE, slice, until};
 
@@ -103,17 +104,22 @@ impl Work {
     /// Waits until the operation has ended.
     fn finish(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let until = until(py, seconds)?;
-        let mut is_first = true;
+        let mut late = None;
         loop {
-            let next = match slice(until) {
-                Some(next) => next,
+            let next = match (slice(until), late.take()) {
+                (Some(next), _) => next,
                 // A time-out of zero checks once.
-                None if is_first => std::time::Duration::ZERO,
-                None => return Err(timeout(py, seconds.unwrap_or_default())),
+                (None, None) => Duration::ZERO,
+                (None, Some(late)) => {
+                    let all = Duration::from_secs_f64(seconds.unwrap_or_default());
+                    return Err(raised(py, &Error::waited(late, all)));
+                }
             };
-            is_first = false;
             match py.detach(|| self.work.wait(Some(next))) {
-                Err(Error::Timeout { .. }) => py.check_signals()?,
+                Err(why @ Error::Timeout { .. }) => {
+                    py.check_signals()?;
+                    late = Some(why);
+                }
                 result => {
                     self.settle(&result);
                     return result.map_err(|error| raised(py, &error));

@@ -356,7 +356,8 @@ def test_started(job: Job) -> None:
             try:
                 work.wait(0.01); assert False
             except Timeout as why:
-                assert why.after == 0.01 and not work.done()
+                assert (why.after, why.operation, why.step) == (0.01, "all_reduce", 0) and not work.done()
+                assert "all-reduce sum of 3 x f64 has not completed" in str(why), why
             g.send(np.zeros(1), 1)
         else:
             g.recv(np.zeros(1), 0)

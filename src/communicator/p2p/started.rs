@@ -68,6 +68,11 @@ impl Messages {
         Self { group, state: Mutex::new(BatchState { left: messages.len(), posted: false, messages }) }
     }
 
+    /// The call that errors of all of them name: that of the first.
+    pub(in crate::communicator) fn operation(&self) -> Operation {
+        lock(&self.state).messages.first().map_or(Operation::Send, |one| one.operation)
+    }
+
     /// Of one on a GPU: the progress that it shares with its copies.
     fn progress(&self, at: usize) -> Option<Arc<Progress>> {
         lock(&self.state).messages.get(at)?.staged.as_ref()?.progress().cloned()
@@ -287,15 +292,16 @@ impl Group {
             Some(())
         };
         let posted = self.drive.until_of(condition, Some(begin + SLOT));
-        let result = match posted {
-            Ok(()) => operation.refusal().map_or(Ok(()), Err),
-            Err(Error::Timeout { after }) => self.withhold(&operation, Error::WouldBlock { after }),
+        match posted {
+            Ok(()) => operation.refusal().map_or(Ok(()), Err)?,
+            Err(error @ Error::Timeout { .. }) => {
+                self.withhold(&operation, operation.named(error.would_block()))?;
+            }
             Err(error) => {
                 operation.messages().into_iter().for_each(Messages::forget);
-                Err(error)
+                return Err(self.outcomes.recorded(error));
             }
-        };
-        result.map_err(|error| self.outcomes.recorded(error))?;
+        }
         self.drive.nudge()?;
         Ok(Work(operation))
     }

@@ -65,8 +65,8 @@ pub enum AbortReason {
     Failed,
     /// It left while others needed it.
     #[error(
-        "it left the group before the others had ended their operations; look at its log, and call finalize on every rank (in Python: \
-         close) before its group is dropped"
+        "it left the group, or gave it up at an error of its own, such as a deadline, before the others had ended their operations; look \
+         at its log, and call finalize on every rank (in Python: close) before its group is dropped"
     )]
     Aborted,
     /// An operation missed its deadline while waiting for it.
