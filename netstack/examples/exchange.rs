@@ -2,18 +2,21 @@
 //! load.
 //!
 //! Two stacks in one thread exchange messages over the loopback device, by TCP or RUD, in the steps of
-//! `shouter bench pingpong`; with `idle` instead of a protocol they only poll. To be run under callgrind with two counts: the
-//! difference is that many exchanges.
+//! `shouter bench pingpong`; with `idle` instead of a protocol they only poll, and with `device` frames of the length of RUD's cross
+//! the loopback device without a stack: what the device takes of the others' counts. To be run under callgrind with two counts:
+//! the difference is that many exchanges.
 //!
 //! ```text
 //! valgrind --tool=callgrind target/release/examples/exchange tcp 20000
 //! ```
+//!
+//! `scripts/lib/check-instructions` does so, and compares the counts with `netstack/tests/instructions.txt`.
 #![allow(missing_docs)]
 
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
-use shouter_netstack::device::Loopback;
+use shouter_netstack::device::{Device, Loopback, Offload, TxBatch};
 use shouter_netstack::region::Region;
 use shouter_netstack::rud::{self, SessionId, SessionParams};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
@@ -24,6 +27,8 @@ const RUD_PORT: u16 = 61_790;
 const TCP_PORT: u16 = 7_001;
 const BYTES: usize = 64;
 const MTU: u16 = 1500;
+/// Bytes in front of the payload in a frame of RUD: those of Ethernet, IPv4, UDP and RUD's own header.
+const HEADERS: usize = 14 + 20 + 8 + 40;
 /// Duration of half an exchange on a fast link.
 const STEP: Duration = Duration::from_nanos(600);
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
@@ -131,19 +136,44 @@ impl Pair {
     }
 }
 
+/// Two devices without stacks, each with the batch that it sends.
+struct Devices {
+    devices: [(Loopback, TxBatch); 2],
+    header: [u8; HEADERS],
+}
+
+impl Devices {
+    fn new() -> Self {
+        let (a, b) = Loopback::pair_with_offloads(MTU, 256);
+        Self { devices: [a, b].map(|device| (device, TxBatch::with_capacity(256))), header: [0; HEADERS] }
+    }
+
+    /// A frame from `from` to the other side.
+    fn pass(&mut self, from: usize, region: &Region) {
+        let payload = region.extent(0, BYTES as u32);
+        let (device, batch) = &mut self.devices[from];
+        assert_eq!(batch.push_parts(&[&self.header], payload.as_slice(), Offload::NONE), Some(true));
+        assert_eq!(device.transmit(Instant::ZERO, batch), 1);
+        let mut len = 0;
+        self.devices[1 - from].0.receive(Instant::ZERO, 64, &mut |frame| len = frame.len());
+        assert_eq!(len, HEADERS + BYTES, "the frame has not arrived");
+    }
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let protocol = arguments.next().unwrap_or_else(|| "tcp".into());
     let count: usize = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(20_000);
     let region = Region::from_static(&MESSAGE);
-    let mut pair = Pair::new();
+    let (mut pair, mut devices) = (Pair::new(), Devices::new());
     for number in 0..count {
         match protocol.as_str() {
             "tcp" => (0..2).for_each(|from| pair.tcp(from)),
             "rud" => (0..2).for_each(|from| pair.rud(from, &region)),
             "idle" => pair.idle(),
+            "device" => (0..2).for_each(|from| devices.pass(from, &region)),
             other => {
-                eprintln!("exchange {other}: there are tcp, rud and idle");
+                eprintln!("exchange {other}: there are tcp, rud, idle and device");
                 return;
             }
         }
