@@ -45,5 +45,17 @@ pub(crate) fn crc32c_between<const N: usize>(
     sys::between(front, fixed, bytes, back).unwrap_or_else(|| long_between(front, fixed, bytes, back))
 }
 
+/// The same with the CRC32C of `inner` as the second word, most significant byte first.
+#[inline]
+pub(crate) fn crc32c_nested<const N: usize>(
+    front: [u8; 4],
+    fixed: &[u8; N],
+    bytes: &[u8],
+    inner: &[u8],
+) -> u32 {
+    let apart = || crc32c_between(front, fixed, bytes, crc32c(inner).to_be_bytes());
+    sys::nested(front, fixed, bytes, inner).unwrap_or_else(apart)
+}
+
 #[cfg(test)]
 mod tests;

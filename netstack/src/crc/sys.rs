@@ -14,6 +14,12 @@ pub(super) fn between<const N: usize>(_: [u8; 4], _: &[u8; N], _: &[u8], _: [u8;
     None
 }
 
+/// As above.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn nested<const N: usize>(_: [u8; 4], _: &[u8; N], _: &[u8], _: &[u8]) -> Option<u32> {
+    None
+}
+
 /// The longest input for which vector instructions gain nothing.
 #[cfg(target_arch = "x86_64")]
 const SHORT: usize = 256;
@@ -46,6 +52,29 @@ pub(super) fn between<const N: usize>(
     None
 }
 
+/// The same with the CRC32C of `inner` as the second word, most significant byte first.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(super) fn nested<const N: usize>(
+    front: [u8; 4],
+    fixed: &[u8; N],
+    bytes: &[u8],
+    inner: &[u8],
+) -> Option<u32> {
+    const { assert!(N % 8 == 4, "it begins with the second half of a word") };
+    if bytes.len() <= SHORT && inner.len() <= SHORT && has_instruction() {
+        // SAFETY: as above.
+        return Some(unsafe { framed_nested(front, fixed, bytes, inner) });
+    }
+    None
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "sse4.2")]
+fn framed_nested<const N: usize>(front: [u8; 4], fixed: &[u8; N], bytes: &[u8], inner: &[u8]) -> u32 {
+    framed(front, fixed, bytes, (!continued(!0, inner)).to_be_bytes())
+}
+
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn has_instruction() -> bool {
@@ -54,6 +83,7 @@ fn has_instruction() -> bool {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse4.2")]
+#[inline]
 fn framed<const N: usize>(front: [u8; 4], fixed: &[u8; N], bytes: &[u8], back: [u8; 4]) -> u32 {
     use core::arch::x86_64::{_mm_crc32_u32, _mm_crc32_u64};
 

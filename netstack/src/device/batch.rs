@@ -249,10 +249,10 @@ impl TxBatch {
         self.tail == self.head
     }
 
-    /// The place for the next frame; `None` when the batch is full.
+    /// The place for the next frame; `None` if only `reserved` ones are left.
     #[inline]
-    fn place(&mut self) -> Option<&mut Frame> {
-        if self.room() == 0 {
+    fn place(&mut self, reserved: usize) -> Option<&mut Frame> {
+        if self.room() <= reserved {
             return None;
         }
         if self.tail == self.frames.len() {
@@ -265,7 +265,7 @@ impl TxBatch {
     /// Adds a frame; false (and nothing added) when the batch is full.
     #[inline]
     pub fn push(&mut self, frame: Frame) -> bool {
-        let Some(place) = self.place() else {
+        let Some(place) = self.place(0) else {
             return false;
         };
         *place = frame;
@@ -277,7 +277,7 @@ impl TxBatch {
     /// would make none.
     #[inline]
     pub fn push_parts(&mut self, headers: &[&[u8]], extents: &[Extent], offload: Offload) -> Option<bool> {
-        let Some(place) = self.place() else {
+        let Some(place) = self.place(0) else {
             return Some(false);
         };
         let filled = place.fill(headers, extents, offload);
@@ -285,11 +285,12 @@ impl TxBatch {
         filled.then_some(true)
     }
 
-    /// Room for the header of the next frame, which [`push_written`](Self::push_written) adds then; `None` when the batch is full.
+    /// Room for the header of the next frame, which [`push_written`](Self::push_written) adds then; `None` if there is room for
+    /// `reserved` frames at most.
     #[cfg(feature = "rud")]
     #[inline]
-    pub(crate) fn next_header(&mut self) -> Option<&mut [u8; HEADER_CAPACITY]> {
-        self.place().map(|frame| &mut frame.header)
+    pub(crate) fn next_header(&mut self, reserved: usize) -> Option<&mut [u8; HEADER_CAPACITY]> {
+        self.place(reserved).map(|frame| &mut frame.header)
     }
 
     /// Adds the frame whose header of `len` bytes was put into its place, with this payload. Called once after each [`next_header`](Self::next_header)

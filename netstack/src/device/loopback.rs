@@ -1,8 +1,8 @@
 //! Two devices in memory, back to back: each receives the frames that the other transmits.
 
 use core::fmt;
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::{Capabilities, Device, DeviceCounters, Offload, RxChecksum, RxFrame, TxBatch};
 use crate::time::Instant;
@@ -11,27 +11,24 @@ use crate::wire::{ethernet, vlan};
 /// Bytes in front of the IP packet in the longest frame.
 const LINK_HEADER: usize = ethernet::HEADER_LEN + vlan::TAG_LEN;
 
-/// Frames in flight in one direction; buffers go round between `waiting` and `spare`.
-struct Ring {
-    waiting: VecDeque<(Vec<u8>, Offload)>,
-    spare: Vec<Vec<u8>>,
-    /// Whether the device at the other end still exists.
-    open: bool,
+/// The sending end of one direction. Buffers go round between `waiting` and `spare`, and each ring has room for all of them.
+struct Outgoing {
+    waiting: Producer<(Vec<u8>, Offload)>,
+    spare: Consumer<Vec<u8>>,
 }
 
-impl Ring {
-    fn new(capacity: usize, frame_len: usize) -> Arc<Mutex<Self>> {
-        Arc::new(Mutex::new(Self {
-            waiting: VecDeque::with_capacity(capacity),
-            spare: (0..capacity).map(|_| Vec::with_capacity(frame_len)).collect(),
-            open: true,
-        }))
-    }
+/// The receiving end of one direction.
+struct Incoming {
+    waiting: Consumer<(Vec<u8>, Offload)>,
+    spare: Producer<Vec<u8>>,
 }
 
-/// Locks a ring; its content stays valid after any panic.
-fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
-    ring.lock().unwrap_or_else(PoisonError::into_inner)
+/// One direction, with room for `capacity` frames of `frame_len` bytes.
+fn direction(capacity: usize, frame_len: usize) -> (Outgoing, Incoming) {
+    let (to, from) = RingBuffer::new(capacity);
+    let (mut back, spare) = RingBuffer::new(capacity);
+    while back.push(Vec::with_capacity(frame_len)).is_ok() {}
+    (Outgoing { waiting: to, spare }, Incoming { waiting: from, spare: back })
 }
 
 /// One end of a pair of in-memory devices. The ends may be driven by different threads.
@@ -56,8 +53,8 @@ fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
 pub struct Loopback {
     capabilities: Capabilities,
     mac: [u8; 6],
-    outgoing: Arc<Mutex<Ring>>,
-    incoming: Arc<Mutex<Ring>>,
+    outgoing: Outgoing,
+    incoming: Incoming,
     counters: DeviceCounters,
 }
 
@@ -76,15 +73,16 @@ impl Loopback {
 
     fn connect(capabilities: Capabilities, capacity: usize) -> (Self, Self) {
         let frame_len = usize::from(capabilities.mtu) + LINK_HEADER;
-        let (there, back) = (Ring::new(capacity, frame_len), Ring::new(capacity, frame_len));
-        let end = |last, outgoing: &Arc<Mutex<Ring>>, incoming: &Arc<Mutex<Ring>>| Self {
+        let (there, from_there) = direction(capacity, frame_len);
+        let (back, from_back) = direction(capacity, frame_len);
+        let end = |last, outgoing, incoming| Self {
             capabilities: capabilities.clone(),
             mac: [2, 0, 0, 0, 0, last],
-            outgoing: Arc::clone(outgoing),
-            incoming: Arc::clone(incoming),
+            outgoing,
+            incoming,
             counters: DeviceCounters::default(),
         };
-        (end(1, &there, &back), end(2, &back, &there))
+        (end(1, there, from_back), end(2, back, from_there))
     }
 
     /// The same device under another address.
@@ -105,13 +103,6 @@ impl fmt::Debug for Loopback {
     }
 }
 
-impl Drop for Loopback {
-    fn drop(&mut self) {
-        lock(&self.outgoing).open = false;
-        lock(&self.incoming).open = false;
-    }
-}
-
 // SAFETY: frames are read within `transmit`, which copies them, and stay in their batch until then.
 #[allow(unsafe_code)]
 unsafe impl Device for Loopback {
@@ -124,13 +115,13 @@ unsafe impl Device for Loopback {
     }
 
     fn link_up(&mut self) -> bool {
-        lock(&self.outgoing).open
+        !self.outgoing.waiting.is_abandoned()
     }
 
     fn transmit(&mut self, _now: Instant, batch: &mut TxBatch) -> usize {
         let capabilities = &self.capabilities;
         let longest = usize::from(capabilities.mtu) + LINK_HEADER;
-        let mut ring = lock(&self.outgoing);
+        let Outgoing { waiting, spare } = &mut self.outgoing;
         let mut taken = 0;
         for frame in batch.frames() {
             let offload = frame.offload();
@@ -146,7 +137,7 @@ unsafe impl Device for Loopback {
                 taken += 1;
                 continue;
             }
-            let Some(mut buffer) = ring.spare.pop() else {
+            let Ok(mut buffer) = spare.pop() else {
                 break;
             };
             buffer.clear();
@@ -156,29 +147,25 @@ unsafe impl Device for Loopback {
             }
             self.counters.tx_frames += 1;
             self.counters.tx_bytes += buffer.len() as u64;
-            ring.waiting.push_back((buffer, offload));
-            taken += 1;
+            taken += usize::from(waiting.push((buffer, offload)).is_ok());
         }
         batch.consume(taken);
         taken
     }
 
     fn receive(&mut self, _now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
-        if budget == 0 {
-            return 0;
-        }
-        let mut waiting = lock(&self.incoming).waiting.pop_front();
+        let Incoming { waiting, spare } = &mut self.incoming;
         let mut count = 0;
-        while let Some((buffer, offload)) = waiting {
+        while count < budget
+            && let Ok((buffer, offload)) = waiting.pop()
+        {
             count += 1;
             self.counters.rx_frames += 1;
             self.counters.rx_bytes += buffer.len() as u64;
             let checksum = if offload.is_none() { RxChecksum::Unknown } else { RxChecksum::Verified };
-            // The ring is not locked while the sink runs, so the sink may use the other end.
             sink(RxFrame::new(&buffer).described(checksum, offload.segment_size));
-            let mut ring = lock(&self.incoming);
-            ring.spare.push(buffer);
-            waiting = if count < budget { ring.waiting.pop_front() } else { None };
+            // It came from there: there is room.
+            spare.push(buffer).ok();
         }
         count
     }

@@ -123,8 +123,18 @@ pub(crate) fn fill_checksum(mut frame: Frame) -> Option<Frame> {
 }
 
 /// Fills in the transport checksum that `offload` would leave to the device, in the frame's place.
+fn add_checksum(frame: &mut Frame, offload: Offload) -> Option<()> {
+    if offload.is_none() {
+        return Some(());
+    }
+    let len = frame.len().checked_sub(usize::from(offload.l4_offset))?;
+    let pseudo = pseudo_header(frame, offload, len)?;
+    add_checksum_from(pseudo, frame, offload)
+}
+
+/// The same from the sum over the frame's pseudo header on.
 #[inline]
-pub(crate) fn add_checksum(frame: &mut Frame, offload: Offload) -> Option<()> {
+pub(crate) fn add_checksum_from(pseudo: Sum, frame: &mut Frame, offload: Offload) -> Option<()> {
     let (place, zero) = match offload.transport {
         Transport::None => return Some(()),
         Transport::Tcp => (TCP_CHECKSUM, 0),
@@ -132,8 +142,7 @@ pub(crate) fn add_checksum(frame: &mut Frame, offload: Offload) -> Option<()> {
         Transport::Udp => (UDP_CHECKSUM, 0xffff),
     };
     let l4 = usize::from(offload.l4_offset);
-    let len = frame.len().checked_sub(l4)?;
-    let mut sum = pseudo_header(frame, offload, len)?.over(frame.header().get(l4..)?);
+    let mut sum = pseudo.over(frame.header().get(l4..)?);
     for extent in frame.extents() {
         sum = sum.over(extent.as_bytes());
     }

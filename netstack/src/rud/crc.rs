@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use crate::crc::{crc32c, crc32c_between};
+use crate::crc::{crc32c, crc32c_between, crc32c_nested};
 use crate::wire::ip::octets;
 use crate::wire::rud::{HEADER_LEN, MAX_BODY};
 
@@ -20,20 +20,18 @@ pub(super) fn addresses(src: IpAddr, dst: IpAddr) -> u32 {
     crc32c(&bytes)
 }
 
-/// The CRC of the datagram of these header and body, from this one of the addresses and that of the payload.
+/// Seed of a datagram's CRC, and what stands behind the field.
 #[inline]
-fn of(
+fn parts(
     fixed: &[u8; HEADER_LEN],
-    body: &[u8],
     addresses: u32,
     (src_port, dst_port): (u16, u16),
-    payload: u32,
-) -> u32 {
+) -> ([u8; FIELD], &[u8; HEADER_LEN - FIELD]) {
     //= rud/spec.md section 4.5
     // The seed stands in the CRC field, the payload's CRC behind the body.
     let seed = addresses ^ (u32::from(src_port) << 16 | u32::from(dst_port));
     let behind_field = fixed.last_chunk::<{ HEADER_LEN - FIELD }>().unwrap_or(&[0; HEADER_LEN - FIELD]);
-    crc32c_between(seed.to_be_bytes(), behind_field, body, payload.to_be_bytes())
+    (seed.to_be_bytes(), behind_field)
 }
 
 /// Sets the CRC in the header of a datagram with this body, from a source to a destination port.
@@ -45,7 +43,8 @@ pub(super) fn seal(
     ports: (u16, u16),
     payload_crc: u32,
 ) {
-    let crc = of(fixed, body, addresses, ports, payload_crc);
+    let (seed, behind_field) = parts(fixed, addresses, ports);
+    let crc = crc32c_between(seed, behind_field, body, payload_crc.to_be_bytes());
     fixed[..FIELD].copy_from_slice(&crc.to_be_bytes());
 }
 
@@ -54,6 +53,7 @@ pub(super) fn seal(
 pub(super) fn verify(datagram: &[u8], body_len: u8, addresses: u32, ports: (u16, u16)) -> bool {
     let Some((fixed, rest)) = datagram.split_first_chunk::<HEADER_LEN>() else { return false };
     let Some((body, payload)) = rest.split_at_checked(body_len.into()) else { return false };
-    let crc = of(fixed, body, addresses, ports, crc32c(payload));
+    let (seed, behind_field) = parts(fixed, addresses, ports);
+    let crc = crc32c_nested(seed, behind_field, body, payload);
     fixed.first_chunk::<FIELD>() == Some(&crc.to_be_bytes())
 }

@@ -104,7 +104,7 @@ impl Acked {
             }
         }
         if sent.tries == 1 {
-            self.longest = self.longest.max(if sent.is_bundle { 0 } else { sent.bytes });
+            self.longest = self.longest.max(if sent.bundle.is_some() { 0 } else { sent.bytes });
             if self.clean_sent_at == NEVER || sent.sent_at > self.clean_sent_at {
                 self.clean_sent_at = sent.sent_at;
             }
@@ -517,11 +517,11 @@ impl Sender {
         }
         acked.count += 1;
         self.slots.free_up(at);
-        if let Some(number) = self.slots.bundle(at) {
+        if let Some(number) = sent.bundle {
             return self.bundle_consumed(number, &sent, on);
         }
         let release = &mut |token| on.released(token);
-        self.releases.acknowledged(self.slots.token(at), sent.tries > 1, release);
+        self.releases.acknowledged(sent.token, sent.tries > 1, release);
     }
 
     /// The PSN of the message in slot `at` was settled: it was refused.
@@ -532,7 +532,7 @@ impl Sender {
         if acked.take_in(context, &sent) {
             on.delivered(at);
         }
-        let messages = self.slots.bundle(at).map_or(1, |number| self.bundles.tokens(number).len() as u32);
+        let messages = sent.bundle.map_or(1, |number| self.bundles.tokens(number).len() as u32);
         self.wait(context.now, at, messages, acked);
     }
 

@@ -17,6 +17,7 @@ use crate::ip::neighbour::{Requester, Resolution};
 use crate::ip::path_mtu::PathMtus;
 use crate::tcp::Emitted;
 use crate::time::Instant;
+use crate::wire::checksum::{Sum, pseudo_header_ip};
 use crate::wire::ethernet::EtherType;
 use crate::wire::ip::{Ecn, IpHeader, Protocol, header_len};
 use crate::wire::{HeaderBytes, ipv4, ipv6, udp};
@@ -57,6 +58,8 @@ pub(super) struct Template {
     ip_udp: [u8; IPV6_UDP],
     /// Sum over the IPv4 header with length and checksum zero.
     ip_sum: u32,
+    /// Sum over the pseudo header of TCP with a length of zero.
+    pub(super) tcp_pseudo: Sum,
 }
 
 /// IP and UDP headers, ready to be sent.
@@ -411,6 +414,7 @@ fn resolve<D: Device>(
         link: iface.link_header(mac, ethertype),
         ip_udp,
         ip_sum,
+        tcp_pseudo: pseudo_header_ip(source, remote, Protocol::Tcp, 0),
     })
 }
 

@@ -36,7 +36,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             Ok(icmpv4::Message::Echo(echo)) => self.on_echo(packet, &echo),
             Ok(icmpv4::Message::Error { kind, quoted }) => match about_ipv4(kind, quoted) {
                 Some(error) => self.on_icmp_error(&error),
-                None => self.counters.rx_icmp_ignored += 1,
+                None => self.protocols.counters.rx_icmp_ignored += 1,
             },
             Err(why) => self.on_bad_icmp(why),
         }
@@ -45,14 +45,14 @@ impl<S: rud::Sink> Receiver<'_, S> {
     #[cold]
     pub(super) fn on_icmpv6(&mut self, packet: &Inbound<'_>) {
         let (IpAddr::V6(source), IpAddr::V6(destination)) = (packet.source, packet.destination) else {
-            self.counters.rx_icmp_unsupported += 1;
+            self.protocols.counters.rx_icmp_unsupported += 1;
             return;
         };
         match icmpv6::Message::parse(source, destination, packet.payload) {
             Ok(icmpv6::Message::Echo(echo)) => self.on_echo(packet, &echo),
             Ok(icmpv6::Message::Error { kind, quoted }) => match about_ipv6(kind, quoted) {
                 Some(error) => self.on_icmp_error(&error),
-                None => self.counters.rx_icmp_ignored += 1,
+                None => self.protocols.counters.rx_icmp_ignored += 1,
             },
             Ok(icmpv6::Message::Solicitation(message)) => self.on_solicitation(packet, &message),
             Ok(icmpv6::Message::Advertisement(message)) => self.on_advertisement(packet, &message),
@@ -62,22 +62,24 @@ impl<S: rud::Sink> Receiver<'_, S> {
 
     fn on_bad_icmp(&mut self, why: Malformed) {
         match why {
-            Malformed::Checksum => self.counters.rx_icmp_checksum += 1,
-            _ => self.counters.rx_icmp_unsupported += 1,
+            Malformed::Checksum => self.protocols.counters.rx_icmp_checksum += 1,
+            _ => self.protocols.counters.rx_icmp_unsupported += 1,
         }
     }
 
     /// Hands an error to the protocol whose packet it is about.
     fn on_icmp_error(&mut self, error: &IcmpError<'_>) {
         if !self.iface.addresses.has(error.local) || !is_unicast_ip(error.remote) {
-            self.counters.rx_icmp_ignored += 1;
+            self.protocols.counters.rx_icmp_ignored += 1;
             return;
         }
         match error.protocol {
             Protocol::Tcp => self.on_tcp_error(error),
             //= RFC 1122 section 4.1.3.3: errors are passed up to the application; RUD finds out by itself.
-            Protocol::Udp if self.sockets.on_error(error) => self.counters.rx_icmp_errors += 1,
-            _ => self.counters.rx_icmp_ignored += 1,
+            Protocol::Udp if self.protocols.sockets.on_error(error) => {
+                self.protocols.counters.rx_icmp_errors += 1
+            }
+            _ => self.protocols.counters.rx_icmp_ignored += 1,
         }
     }
 
@@ -91,19 +93,21 @@ impl<S: rud::Sink> Receiver<'_, S> {
         };
         match echo.kind {
             EchoKind::Request => {
-                self.counters.rx_echo_requests += 1;
-                if self.echo_requests.len() >= ECHO_QUEUE {
-                    self.echo_requests.pop_front();
+                self.protocols.counters.rx_echo_requests += 1;
+                if self.protocols.echo_requests.len() >= ECHO_QUEUE {
+                    self.protocols.echo_requests.pop_front();
                 }
-                self.echo_requests.push_back(received);
+                self.protocols.echo_requests.push_back(received);
                 //= RFC 1122 section 3.2.2.6: an echo server; source and destination change places, data is kept.
                 //= RFC 4443 section 4.2: likewise.
                 self.answer_echo(packet, &Echo { kind: EchoKind::Reply, ..*echo });
             }
-            EchoKind::Reply if self.echo_replies.len() >= ECHO_QUEUE => self.counters.rx_echo_queue_full += 1,
+            EchoKind::Reply if self.protocols.echo_replies.len() >= ECHO_QUEUE => {
+                self.protocols.counters.rx_echo_queue_full += 1
+            }
             EchoKind::Reply => {
-                self.counters.rx_echo_replies += 1;
-                self.echo_replies.push_back(received);
+                self.protocols.counters.rx_echo_replies += 1;
+                self.protocols.echo_replies.push_back(received);
             }
         }
     }
@@ -117,13 +121,21 @@ impl<S: rud::Sink> Receiver<'_, S> {
                 if ip_len + HEADER_LEN + echo.data.len() > usize::from(self.iface.mtu) {
                     self.answer_in_fragments(from, request, echo)
                 } else {
-                    send_echo(self.now, self.iface, from, to, echo, Requester::Unauthenticated, self.counters)
+                    send_echo(
+                        self.now,
+                        self.iface,
+                        from,
+                        to,
+                        echo,
+                        Requester::Unauthenticated,
+                        &mut self.protocols.counters,
+                    )
                 }
             }
             _ => Err(SendIcmpError::NoRoute),
         };
         if let Err(why) = sent {
-            why.count(self.counters);
+            why.count(&mut self.protocols.counters);
         }
     }
 
@@ -179,7 +191,14 @@ impl<S: rud::Sink> Receiver<'_, S> {
             to_group: about.to_group,
             packet: about.packet,
         };
-        send_error(self.now, self.iface, self.icmp_limit, &about, kind, self.counters);
+        send_error(
+            self.now,
+            self.iface,
+            &mut self.protocols.icmp_limit,
+            &about,
+            kind,
+            &mut self.protocols.counters,
+        );
     }
 }
 

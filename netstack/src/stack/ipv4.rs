@@ -17,36 +17,36 @@ impl<S: rud::Sink> Receiver<'_, S> {
     #[inline]
     pub(super) fn on_ipv4(&mut self, bytes: &[u8], frame: &RxFrame<'_>) {
         let Ok(packet) = ipv4::Packet::with_rest(bytes, rest_len(frame)) else {
-            self.counters.rx_ipv4_malformed += 1;
+            self.protocols.counters.rx_ipv4_malformed += 1;
             return;
         };
         if !packet.checksum_ok() {
-            self.counters.rx_ipv4_checksum += 1;
+            self.protocols.counters.rx_ipv4_checksum += 1;
             return;
         }
         //= RFC 1122 section 3.2.1.3: a datagram that is not for this host, or from no host, is silently discarded.
         if self.iface.addresses.ipv4.as_ref().is_none_or(|ipv4| packet.destination() != ipv4.address) {
-            self.counters.rx_ipv4_other_host += 1;
+            self.protocols.counters.rx_ipv4_other_host += 1;
             return;
         }
         if !is_unicast(packet.source()) {
-            self.counters.rx_ipv4_bad_source += 1;
+            self.protocols.counters.rx_ipv4_bad_source += 1;
             return;
         }
         if packet.is_fragment() {
             self.on_ipv4_fragment(&packet, bytes);
             return;
         }
-        let (source, destination) = (IpAddr::V4(packet.source()), IpAddr::V4(packet.destination()));
         let ecn = Ecn::of(packet.traffic_class());
+        let (source, destination) = (packet.source(), packet.destination());
         if packet.protocol() == Protocol::Udp
-            && self.on_rud(source, destination, ecn, packet.payload(), frame.checksum)
+            && self.on_rud(source.into(), destination.into(), ecn, packet.payload(), frame.checksum)
         {
             return;
         }
         self.on_packet(&Inbound {
-            source,
-            destination,
+            source: source.into(),
+            destination: destination.into(),
             protocol: packet.protocol(),
             protocol_at: PROTOCOL_AT,
             ecn,
@@ -79,10 +79,10 @@ impl<S: rud::Sink> Receiver<'_, S> {
             payload: packet.payload(),
             packet: bytes.get(..bytes.len().min(super::icmp::MAX_QUOTE_IPV4)).unwrap_or(bytes),
         };
-        match self.reassembly.insert(self.now, key, &piece) {
-            ReassemblyOutcome::Waiting => self.counters.rx_fragments += 1,
+        match self.protocols.reassembly.insert(self.now, key, &piece) {
+            ReassemblyOutcome::Waiting => self.protocols.counters.rx_fragments += 1,
             ReassemblyOutcome::Whole(datagram) => {
-                self.counters.rx_reassembled += 1;
+                self.protocols.counters.rx_reassembled += 1;
                 self.on_packet(&Inbound {
                     source,
                     destination,
@@ -98,9 +98,9 @@ impl<S: rud::Sink> Receiver<'_, S> {
                     packet: &datagram.packet,
                 });
             }
-            ReassemblyOutcome::Overlap => self.counters.rx_fragment_overlap += 1,
+            ReassemblyOutcome::Overlap => self.protocols.counters.rx_fragment_overlap += 1,
             ReassemblyOutcome::BadLength | ReassemblyOutcome::TooLong => {
-                self.counters.rx_fragment_malformed += 1
+                self.protocols.counters.rx_fragment_malformed += 1
             }
         }
     }
@@ -111,18 +111,18 @@ impl<S: rud::Sink> Receiver<'_, S> {
         let packet = match arp::Repr::parse(bytes) {
             Ok(packet) if packet.sender == station => packet,
             _ => {
-                self.counters.rx_arp_malformed += 1;
+                self.protocols.counters.rx_arp_malformed += 1;
                 return;
             }
         };
-        self.counters.rx_arp += 1;
+        self.protocols.counters.rx_arp += 1;
         let Some(Ipv4 { address, routes }) = &self.iface.addresses.ipv4 else {
             return;
         };
         let address = *address;
         if packet.sender_ip == address {
             //= RFC 5227 section 2.4: an ARP packet with our address and another sender's is a conflict; we keep ours.
-            self.counters.rx_arp_conflict += u64::from(packet.sender != self.iface.mac);
+            self.protocols.counters.rx_arp_conflict += u64::from(packet.sender != self.iface.mac);
             return;
         }
         let for_us = packet.target_ip == address;
@@ -131,9 +131,13 @@ impl<S: rud::Sink> Receiver<'_, S> {
             let for_us = for_us && routes.is_on_link(packet.sender_ip);
             match self.observe(packet.sender_ip.into(), packet.sender, for_us) {
                 Observation::Learned => {
-                    self.iface.send_held(packet.sender_ip.into(), packet.sender, self.counters);
+                    self.iface.send_held(
+                        packet.sender_ip.into(),
+                        packet.sender,
+                        &mut self.protocols.counters,
+                    );
                 }
-                Observation::Conflict => self.counters.rx_arp_conflict += 1,
+                Observation::Conflict => self.protocols.counters.rx_arp_conflict += 1,
                 Observation::Confirmed | Observation::Doubted | Observation::Ignored => {}
             }
         }
@@ -146,7 +150,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
                 target: packet.sender,
                 target_ip: packet.sender_ip,
             };
-            self.iface.send_arp(packet.sender, &reply, self.counters);
+            self.iface.send_arp(packet.sender, &reply, &mut self.protocols.counters);
         }
     }
 }

@@ -22,7 +22,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
     #[inline]
     pub(super) fn on_ipv6(&mut self, station: Mac, link_group: bool, bytes: &[u8], frame: &RxFrame<'_>) {
         let Ok(packet) = ipv6::Packet::with_rest(bytes, rest_len(frame)) else {
-            self.counters.rx_ipv6_malformed += 1;
+            self.protocols.counters.rx_ipv6_malformed += 1;
             return;
         };
         let (source, destination) = (packet.source(), packet.destination());
@@ -31,12 +31,12 @@ impl<S: rud::Sink> Receiver<'_, S> {
             if to_group { ipv6.listens(destination) } else { !link_group && ipv6.has(destination) }
         });
         if !ours {
-            self.counters.rx_ipv6_other_host += 1;
+            self.protocols.counters.rx_ipv6_other_host += 1;
             return;
         }
         //= RFC 4291 section 2.7: no packet comes from a group. Nor does one from ::1 come by a wire (section 2.5.3).
         if source.is_multicast() || source.is_loopback() {
-            self.counters.rx_ipv6_bad_source += 1;
+            self.protocols.counters.rx_ipv6_bad_source += 1;
             return;
         }
         let protocol = Protocol::from(packet.next_header());
@@ -84,10 +84,10 @@ impl<S: rud::Sink> Receiver<'_, S> {
                     ..*packet
                 }),
             },
-            Err(Problem::Truncated) => self.counters.rx_ipv6_malformed += 1,
-            Err(Problem::Drop) => self.counters.rx_ipv6_extension += 1,
+            Err(Problem::Truncated) => self.protocols.counters.rx_ipv6_malformed += 1,
+            Err(Problem::Drop) => self.protocols.counters.rx_ipv6_extension += 1,
             Err(Problem::Parameter { code, pointer }) => {
-                self.counters.rx_ipv6_extension += 1;
+                self.protocols.counters.rx_ipv6_extension += 1;
                 self.send_error(packet, ErrorKind::ParameterProblem { code, pointer });
             }
         }
@@ -111,14 +111,14 @@ impl<S: rud::Sink> Receiver<'_, S> {
             packet: packet.packet.get(..packet.packet.len().min(MAX_QUOTE_IPV6)).unwrap_or(packet.packet),
         };
         let problem = |pointer| ErrorKind::ParameterProblem { code: parameter::FIELD, pointer };
-        match self.reassembly.insert(self.now, key, &piece) {
-            ReassemblyOutcome::Waiting => self.counters.rx_fragments += 1,
+        match self.protocols.reassembly.insert(self.now, key, &piece) {
+            ReassemblyOutcome::Waiting => self.protocols.counters.rx_fragments += 1,
             // Extension headers within it are walked like others, and may not be fragments again.
             ReassemblyOutcome::Whole(datagram) if datagram.protocol == ipv6::FRAGMENT => {
-                self.counters.rx_fragment_malformed += 1;
+                self.protocols.counters.rx_fragment_malformed += 1;
             }
             ReassemblyOutcome::Whole(datagram) => {
-                self.counters.rx_reassembled += 1;
+                self.protocols.counters.rx_reassembled += 1;
                 let whole = Inbound {
                     ecn: datagram.ecn,
                     payload: &datagram.payload,
@@ -130,14 +130,14 @@ impl<S: rud::Sink> Receiver<'_, S> {
                 };
                 self.on_chain(&whole, datagram.protocol, chain.payload_at);
             }
-            ReassemblyOutcome::Overlap => self.counters.rx_fragment_overlap += 1,
+            ReassemblyOutcome::Overlap => self.protocols.counters.rx_fragment_overlap += 1,
             ReassemblyOutcome::BadLength => {
-                self.counters.rx_fragment_malformed += 1;
+                self.protocols.counters.rx_fragment_malformed += 1;
                 //= RFC 8200 section 4.5: a parameter problem that points to the payload length.
                 self.send_error(packet, problem(PAYLOAD_LEN_AT));
             }
             ReassemblyOutcome::TooLong => {
-                self.counters.rx_fragment_malformed += 1;
+                self.protocols.counters.rx_fragment_malformed += 1;
                 //= RFC 8200 section 4.5: a parameter problem that points to the fragment offset.
                 let offset_at = chain.payload_at.saturating_sub(ipv6::FRAGMENT_LEN - 2);
                 self.send_error(packet, problem(offset_at as u32));
@@ -148,20 +148,20 @@ impl<S: rud::Sink> Receiver<'_, S> {
     /// A neighbour solicitation: asks for one of our addresses, or verifies that we have it.
     pub(super) fn on_solicitation(&mut self, packet: &Inbound<'_>, message: &Solicitation) {
         let (Some(source), Some(ipv6)) = (neighbour(packet), &self.iface.addresses.ipv6) else {
-            self.counters.rx_neighbour_forged += 1;
+            self.protocols.counters.rx_neighbour_forged += 1;
             return;
         };
-        self.counters.rx_neighbour += 1;
+        self.protocols.counters.rx_neighbour += 1;
         let (from_us, on_link) = (ipv6.has(source), ipv6.routes.is_on_link(source));
         if !ipv6.has(message.target) {
             return;
         }
         if from_us || source.is_unspecified() {
-            self.counters.rx_neighbour_conflict += 1;
+            self.protocols.counters.rx_neighbour_conflict += 1;
         }
         if source.is_unspecified() {
             //= RFC 4862 section 5.4.3: another host is about to take our address; the answer goes to all nodes.
-            self.iface.send_advertisement(message.target, None, Mac::BROADCAST, self.counters);
+            self.iface.send_advertisement(message.target, None, Mac::BROADCAST, &mut self.protocols.counters);
         }
         if from_us || source.is_unspecified() {
             return;
@@ -171,19 +171,19 @@ impl<S: rud::Sink> Receiver<'_, S> {
             self.observe_neighbour(source, mac, true);
         }
         let station = message.source.unwrap_or(self.station);
-        self.iface.send_advertisement(message.target, Some(source), station, self.counters);
+        self.iface.send_advertisement(message.target, Some(source), station, &mut self.protocols.counters);
     }
 
     /// A neighbour advertisement: says which station has an address.
     pub(super) fn on_advertisement(&mut self, packet: &Inbound<'_>, message: &Advertisement) {
         let (Some(_), Some(ipv6)) = (neighbour(packet), &self.iface.addresses.ipv6) else {
-            self.counters.rx_neighbour_forged += 1;
+            self.protocols.counters.rx_neighbour_forged += 1;
             return;
         };
-        self.counters.rx_neighbour += 1;
+        self.protocols.counters.rx_neighbour += 1;
         if ipv6.has(message.target) {
             //= RFC 4862 section 5.4.4: another host has an address of ours; we keep it.
-            self.counters.rx_neighbour_conflict += 1;
+            self.protocols.counters.rx_neighbour_conflict += 1;
             return;
         }
         //= RFC 4861 section 7.2.5: an advertisement of an address that we did not ask for is silently discarded.
@@ -200,8 +200,8 @@ impl<S: rud::Sink> Receiver<'_, S> {
 
     fn observe_neighbour(&mut self, address: Ipv6Addr, mac: Mac, for_us: bool) {
         match self.observe(address.into(), mac, for_us) {
-            Observation::Learned => self.iface.send_held(address.into(), mac, self.counters),
-            Observation::Conflict => self.counters.rx_neighbour_conflict += 1,
+            Observation::Learned => self.iface.send_held(address.into(), mac, &mut self.protocols.counters),
+            Observation::Conflict => self.protocols.counters.rx_neighbour_conflict += 1,
             Observation::Confirmed | Observation::Doubted | Observation::Ignored => {}
         }
     }

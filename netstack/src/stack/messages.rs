@@ -40,12 +40,12 @@ impl<D: Device> Stack<D> {
 
     /// The RUD endpoint.
     pub fn rud(&self) -> &rud::Endpoint {
-        &self.rud
+        &self.protocols.rud
     }
 
     /// The RUD endpoint, to open sessions and send messages.
     pub fn rud_mut(&mut self) -> &mut rud::Endpoint {
-        &mut self.rud
+        &mut self.protocols.rud
     }
 
     /// With [`StackConfig::rss`](super::StackConfig::rss) the UDP ports of `local`, from `first` on, from which datagrams to `remote` arrive at
@@ -56,7 +56,7 @@ impl<D: Device> Stack<D> {
         remote: SocketAddr,
         first: u16,
     ) -> Option<impl Iterator<Item = u16>> {
-        let (rss, shard) = self.config.rss.as_ref()?;
+        let (rss, shard) = self.protocols.config.rss.as_ref()?;
         Some(rss.source_ports(*shard, local, remote, first))
     }
 
@@ -76,7 +76,7 @@ impl<D: Device> Stack<D> {
 
     /// The UDP port that RUD datagrams arrive at, if the stack takes any.
     pub fn rud_port(&self) -> Option<u16> {
-        self.config.rud_port
+        self.protocols.config.rud_port
     }
 }
 
@@ -94,13 +94,13 @@ impl<S: rud::Sink> Receiver<'_, S> {
         let Ok(datagram) = udp::Datagram::new(payload) else {
             return false;
         };
-        if Some(datagram.destination_port()) != self.rud_port {
+        if Some(datagram.destination_port()) != self.protocols.config.rud_port {
             return false;
         }
         //= RFC 6936 section 4: RUD has a check of its own, so that its datagrams may lack the checksum in IPv6 too.
         let unchecked = !datagram.has_checksum() || checksum == RxChecksum::Verified;
         if !unchecked && !datagram.checksum_ok(source, destination) {
-            self.counters.rx_udp_checksum += 1;
+            self.protocols.counters.rx_udp_checksum += 1;
             return true;
         }
         let meta = rud::DatagramMeta {
@@ -110,12 +110,12 @@ impl<S: rud::Sink> Receiver<'_, S> {
             dst_port: datagram.destination_port(),
             congestion_experienced: ecn == Ecn::Ce,
         };
-        self.counters.rx_rud += 1;
+        self.protocols.counters.rx_rud += 1;
         let unproven = self.unproven(source);
-        let before = unproven.map(|_| self.rud.acknowledged_to(datagram.payload()));
-        self.rud.on_datagram(self.now, &meta, datagram.payload(), self.sink);
+        let before = unproven.map(|_| self.protocols.rud.acknowledged_to(datagram.payload()));
+        self.protocols.rud.on_datagram(self.now, &meta, datagram.payload(), self.sink);
         if let Some(neighbour) = unproven
-            && before != Some(self.rud.acknowledged_to(datagram.payload()))
+            && before != Some(self.protocols.rud.acknowledged_to(datagram.payload()))
         {
             self.iface.neighbours.confirm(self.now, neighbour);
         }

@@ -34,18 +34,14 @@ mod tests;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use std::collections::VecDeque;
 
 pub use crate::ip::{ConfigError, Ipv6Config, PortConfig};
 pub use api::{PortId, Progress, ReceivedEcho, SendError, StackConfig};
 pub use counters::Counters;
 
 use crate::device::{Device, DeviceCounters, FramesOut};
-use crate::ip::limit::TokenBucket;
 use crate::ip::neighbour::{Requester, Resolution};
-use crate::ip::reassembly::Reassembly;
 use crate::rud;
-use crate::tcp as tcp_protocol;
 use crate::time::{Instant, earliest};
 use crate::udp::{Payload, Sockets, UdpHandle, any_like};
 use crate::wire::ethernet::Mac;
@@ -55,13 +51,10 @@ use crate::wire::udp as udp_wire;
 use destination::{Destinations, Emitter, Miss, ResolvedRoute, ip_udp_len};
 use icmp::{About, SendIcmpError};
 use port::{Interface, Port, QueueError, Sizes};
-use receive::Receiver;
+use receive::{Protocols, Receiver};
 
 /// Rounds of filling and flushing the batches within one poll.
 const TX_ROUNDS: usize = 4;
-
-/// ICMP errors that may be sent at once.
-const ICMP_BURST: u32 = 20;
 
 /// The longest time between two checks whether releases still have to wait for frames.
 const RELEASE_CHECK: Duration = Duration::from_micros(10);
@@ -71,21 +64,11 @@ const RELEASE_CHECK: Duration = Duration::from_micros(10);
 pub struct Stack<D> {
     ports: Vec<Port<D>>,
     destinations: Destinations,
-    rud: rud::Endpoint,
-    tcp: tcp_protocol::Endpoint,
-    sockets: Sockets,
-    echo_replies: VecDeque<ReceivedEcho>,
-    echo_requests: VecDeque<ReceivedEcho>,
-    counters: Counters,
-    /// The buffer in which frames that come in pieces are put together.
-    linear: Vec<u8>,
-    reassembly: Reassembly,
-    icmp_limit: TokenBucket,
+    protocols: Protocols,
     /// Whether the last poll has left frames with a device.
     more: bool,
     /// When it is checked next whether releases still have to wait for frames.
     release_at: Instant,
-    config: StackConfig,
 }
 
 impl<D: Device> Stack<D> {
@@ -94,21 +77,9 @@ impl<D: Device> Stack<D> {
         Self {
             ports: Vec::new(),
             destinations: Destinations::new(),
-            #[cfg(feature = "rud")]
-            rud: rud::Endpoint::new(config.rud.clone()),
-            #[cfg(not(feature = "rud"))]
-            rud: rud::Endpoint,
-            tcp: tcp_protocol::Endpoint::new(config.tcp.clone()),
-            sockets: Sockets::new(config.reserved_port(), config.seed),
-            echo_replies: VecDeque::with_capacity(icmp::ECHO_QUEUE),
-            echo_requests: VecDeque::with_capacity(icmp::ECHO_QUEUE),
-            counters: Counters::default(),
-            linear: Vec::new(),
-            reassembly: Reassembly::new(config.reassembly.clone()),
-            icmp_limit: TokenBucket::new(config.icmp_errors_per_second, ICMP_BURST),
+            protocols: Protocols::new(config),
             more: false,
             release_at: Instant::ZERO,
-            config,
         }
     }
 
@@ -119,14 +90,17 @@ impl<D: Device> Stack<D> {
     pub fn add_port(&mut self, device: D, config: PortConfig) -> Result<PortId, ConfigError> {
         let capabilities = device.capabilities();
         let checked = config.check(capabilities.kind, capabilities.mtu)?;
-        let sizes = Sizes { tx_frames: self.config.tx_frames, scratch_slots: self.config.scratch_slots };
+        let sizes = Sizes {
+            tx_frames: self.protocols.config.tx_frames,
+            scratch_slots: self.protocols.config.scratch_slots,
+        };
         let mac = Mac(device.mac());
-        let iface = Interface::new(checked, mac, self.config.neighbours.clone(), &sizes);
+        let iface = Interface::new(checked, mac, self.protocols.config.neighbours.clone(), &sizes);
         let taken = |address: &IpAddr| self.ports.iter().any(|port| port.iface.addresses.has(*address));
         if let Some(address) = iface.addresses.all().find(taken) {
             return Err(ConfigError::AddressInUse { address });
         }
-        iface.addresses.all().for_each(|address| self.tcp.set_mtu(address, iface.mtu));
+        iface.addresses.all().for_each(|address| self.protocols.tcp.set_mtu(address, iface.mtu));
         self.ports.push(Port { device, iface });
         self.destinations.clear();
         Ok(PortId(self.ports.len() - 1))
@@ -149,59 +123,43 @@ impl<D: Device> Stack<D> {
 
     #[inline]
     fn take_in(&mut self, now: Instant, sink: &mut impl rud::Sink) -> usize {
-        if self.rud.frames_out() != FramesOut::None {
+        if self.protocols.rud.frames_out() != FramesOut::None {
             self.release_held(now, sink);
         }
-        self.rud.on_poll(now, self.more);
+        self.protocols.rud.on_poll(now, self.more);
         self.more = false;
         let mut frames_in = 0;
         for (port, Port { device, iface }) in self.ports.iter_mut().enumerate() {
-            let mut receiver = Receiver {
-                now,
-                iface,
-                port,
-                station: Mac::default(),
-                reassembly: &mut self.reassembly,
-                icmp_limit: &mut self.icmp_limit,
-                rud: &mut self.rud,
-                #[cfg(feature = "rud")]
-                rud_port: self.config.rud_port,
-                tcp: &mut self.tcp,
-                sockets: &mut self.sockets,
-                rss: self.config.rss.as_ref(),
-                echo_replies: &mut self.echo_replies,
-                echo_requests: &mut self.echo_requests,
-                counters: &mut self.counters,
-                linear: &mut self.linear,
-                sink,
-            };
-            let frames = device.receive(now, self.config.rx_budget, &mut |frame| receiver.on_frame(frame));
-            self.more |= frames >= self.config.rx_budget;
+            let budget = self.protocols.config.rx_budget;
+            let protocols = &mut self.protocols;
+            let mut receiver = Receiver { now, iface, port, station: Mac::default(), protocols, sink };
+            let frames = device.receive(now, budget, &mut |frame| receiver.on_frame(frame));
+            self.more |= frames >= budget;
             frames_in += frames;
         }
-        if self.rud.is_due(now) {
-            self.rud.on_timeout(now, sink);
+        if self.protocols.rud.is_due(now) {
+            self.protocols.rud.on_timeout(now, sink);
         }
         if self.ip_deadline().is_some_and(|deadline| deadline <= now) {
             self.poll_ip_timers(now);
         }
-        if self.tcp.is_due(now) {
-            self.tcp.on_timeout(now);
+        if self.protocols.tcp.is_due(now) {
+            self.protocols.tcp.on_timeout(now);
         }
         frames_in
     }
 
     #[inline]
     fn ip_deadline(&self) -> Option<Instant> {
-        earliest(self.reassembly.next_deadline(), self.destinations.next_deadline())
+        earliest(self.protocols.reassembly.next_deadline(), self.destinations.next_deadline())
     }
 
     /// Gives up datagrams whose fragments did not come, and path MTUs that are too old.
     #[cold]
     fn poll_ip_timers(&mut self, now: Instant) {
         self.destinations.poll(now);
-        while let Some(expired) = self.reassembly.poll(now) {
-            self.counters.rx_fragment_timeout += 1;
+        while let Some(expired) = self.protocols.reassembly.poll(now) {
+            self.protocols.counters.rx_fragment_timeout += 1;
             //= RFC 8200 section 4.5: an error is sent if the first fragment came; RFC 1122 section 3.3.2 likewise.
             let (Some(packet), Some(port)) = (expired.packet, self.ports.get_mut(expired.key.port)) else {
                 continue;
@@ -213,7 +171,14 @@ impl<D: Device> Stack<D> {
                 packet: &packet,
             };
             let kind = ErrorKind::TimeExceeded { code: 1 };
-            icmp::send_error(now, &mut port.iface, &mut self.icmp_limit, &about, kind, &mut self.counters);
+            icmp::send_error(
+                now,
+                &mut port.iface,
+                &mut self.protocols.icmp_limit,
+                &about,
+                kind,
+                &mut self.protocols.counters,
+            );
         }
     }
 
@@ -221,12 +186,12 @@ impl<D: Device> Stack<D> {
     /// the wire before its next poll. Returns how many frames devices took.
     #[inline]
     pub fn transmit(&mut self, now: Instant) -> usize {
-        if !self.rud.wants_transmit()
-            && !self.tcp.wants_transmit()
+        if !self.protocols.rud.wants_transmit()
+            && !self.protocols.tcp.wants_transmit()
             && self.ports.iter().all(|port| port.is_idle(now))
         {
-            if self.tcp.awaits_frames() && self.ports.iter().all(Port::is_clear) {
-                self.tcp.on_frames_released();
+            if self.protocols.tcp.awaits_frames() && self.ports.iter().all(Port::is_clear) {
+                self.protocols.tcp.on_frames_released();
             }
             return 0;
         }
@@ -240,39 +205,39 @@ impl<D: Device> Stack<D> {
         let mut clear = true;
         for _ in 0..TX_ROUNDS {
             let mut taken = 0;
-            if self.rud.wants_transmit() || self.tcp.wants_transmit() {
+            if self.protocols.rud.wants_transmit() || self.protocols.tcp.wants_transmit() {
                 let mut emitter = Emitter {
                     now,
                     ports: &mut self.ports,
                     destinations: &mut self.destinations,
-                    counters: &mut self.counters,
-                    alone: !self.rud.wants_transmit() && self.tcp.has_one_ready(),
+                    counters: &mut self.protocols.counters,
+                    alone: !self.protocols.rud.wants_transmit() && self.protocols.tcp.has_one_ready(),
                     taken: 0,
                 };
-                if self.rud.wants_transmit() {
-                    emitter.transmit_rud(&mut self.rud);
+                if self.protocols.rud.wants_transmit() {
+                    emitter.transmit_rud(&mut self.protocols.rud);
                 }
-                self.tcp.transmit(now, &mut emitter);
+                self.protocols.tcp.transmit(now, &mut emitter);
                 taken = emitter.taken;
             }
             clear = true;
             for port in &mut self.ports {
                 // Neighbours that were requested above are resolved in the same poll.
-                port.poll_timers(now, &mut self.counters);
+                port.poll_timers(now, &mut self.protocols.counters);
                 taken += port.flush(now);
                 clear &= port.is_clear();
             }
             frames_out += taken;
-            if taken == 0 || !(self.rud.wants_transmit() || self.tcp.wants_transmit()) {
+            if taken == 0 || !(self.protocols.rud.wants_transmit() || self.protocols.tcp.wants_transmit()) {
                 break;
             }
         }
         if !clear {
             clear = self.note_frames_out() == FramesOut::None;
         }
-        if self.tcp.awaits_frames() {
+        if self.protocols.tcp.awaits_frames() {
             match clear {
-                true => self.tcp.on_frames_released(),
+                true => self.protocols.tcp.on_frames_released(),
                 false => self.mark_frames(),
             }
         }
@@ -283,7 +248,7 @@ impl<D: Device> Stack<D> {
     #[cold]
     fn mark_frames(&mut self) {
         if self.ports.iter().all(Port::is_past_mark) {
-            self.tcp.on_mark();
+            self.protocols.tcp.on_mark();
             self.ports.iter_mut().for_each(|port| port.iface.set_mark());
         }
     }
@@ -294,8 +259,8 @@ impl<D: Device> Stack<D> {
     fn note_frames_out(&mut self) -> FramesOut {
         let out = self.frames_out();
         if out != FramesOut::None {
-            self.rud.set_frames_out(out);
-            self.tcp.set_frames_out();
+            self.protocols.rud.set_frames_out(out);
+            self.protocols.tcp.set_frames_out();
         }
         out
     }
@@ -308,8 +273,8 @@ impl<D: Device> Stack<D> {
     #[cold]
     fn release_held(&mut self, now: Instant, sink: &mut impl rud::Sink) {
         if self.note_frames_out() == FramesOut::None {
-            self.rud.release_held(sink);
-            self.tcp.release_held();
+            self.protocols.rud.release_held(sink);
+            self.protocols.tcp.release_held();
         }
         self.release_at = now + RELEASE_CHECK;
     }
@@ -317,8 +282,8 @@ impl<D: Device> Stack<D> {
     /// When [`Stack::poll`] has to be called although nothing arrives. Frames that wait for a device have no deadline
     /// of their own, unless something is released when they have left: while [`Stack::is_backlogged`], poll again soon.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let awaited = self.rud.awaits_frames() || self.tcp.awaits_releases();
-        let protocols = earliest(self.rud.next_deadline(), self.tcp.next_deadline());
+        let awaited = self.protocols.rud.awaits_frames() || self.protocols.tcp.awaits_releases();
+        let protocols = earliest(self.protocols.rud.next_deadline(), self.protocols.tcp.next_deadline());
         let own = earliest(protocols, self.ip_deadline());
         let own = earliest(own, awaited.then_some(self.release_at));
         self.ports.iter().map(Port::next_deadline).fold(own, earliest)
@@ -345,12 +310,12 @@ impl<D: Device> Stack<D> {
 
     /// The UDP sockets.
     pub fn udp(&self) -> &Sockets {
-        &self.sockets
+        &self.protocols.sockets
     }
 
     /// The UDP sockets, to bind and to receive.
     pub fn udp_mut(&mut self) -> &mut Sockets {
-        &mut self.sockets
+        &mut self.protocols.sockets
     }
 
     /// Queues a UDP datagram of `header` and `payload`. It goes out with the next poll, or when its neighbour's
@@ -367,7 +332,7 @@ impl<D: Device> Stack<D> {
         payload: Payload<'_>,
     ) -> Result<(), SendError> {
         let to = to.into();
-        let (local, with_checksum) = self.sockets.sender(socket).ok_or(SendError::BadSocket)?;
+        let (local, with_checksum) = self.protocols.sockets.sender(socket).ok_or(SendError::BadSocket)?;
         let len = header.len() + payload.len();
         let source_port = local.port();
         if to.port() == 0 {
@@ -422,7 +387,7 @@ impl<D: Device> Stack<D> {
                     next_hop,
                     [headers, header, payload.as_bytes()],
                     Requester::User,
-                    &mut self.counters,
+                    &mut self.protocols.counters,
                 );
                 Ok(())
             }
@@ -453,7 +418,8 @@ impl<D: Device> Stack<D> {
         };
         let limit = usize::from(iface.mtu).saturating_sub(ip_udp_len(&remote));
         let echo = Echo { kind: EchoKind::Request, identifier, sequence, data };
-        let sent = icmp::send_echo(now, iface, source, remote, &echo, Requester::User, &mut self.counters);
+        let sent =
+            icmp::send_echo(now, iface, source, remote, &echo, Requester::User, &mut self.protocols.counters);
         sent.map_err(|error| match error {
             SendIcmpError::NoRoute => SendError::NoRoute { remote },
             SendIcmpError::Unreachable | SendIcmpError::Limited => {
@@ -481,18 +447,22 @@ impl<D: Device> Stack<D> {
 
     /// Takes the oldest answer to a [`Stack::ping`].
     pub fn next_echo_reply(&mut self) -> Option<ReceivedEcho> {
-        self.echo_replies.pop_front()
+        self.protocols.echo_replies.pop_front()
     }
 
     /// Takes the oldest echo request of another host; it has been answered. The last 64 are kept.
     pub fn next_echo_request(&mut self) -> Option<ReceivedEcho> {
-        self.echo_requests.pop_front()
+        self.protocols.echo_requests.pop_front()
     }
 
     /// Counters of the protocols, with the reasons for dropped frames.
     pub fn counters(&self) -> Counters {
         let held: u64 = self.ports.iter().map(|port| port.iface.neighbours.dropped().queue_full).sum();
-        Counters { tx_held_overflow: held, rx_fragment_evicted: self.reassembly.evicted(), ..self.counters }
+        Counters {
+            tx_held_overflow: held,
+            rx_fragment_evicted: self.protocols.reassembly.evicted(),
+            ..self.protocols.counters
+        }
     }
 
     /// Counters of a port's device; all zero for a port of another stack.

@@ -3,6 +3,7 @@
 use super::port::Port;
 use crate::device::{Capabilities, Device, Frame, Offload, segment};
 use crate::region::Extent;
+use crate::wire::checksum::Sum;
 
 #[cfg(test)]
 mod tests;
@@ -73,7 +74,8 @@ impl<D: Device> Port<D> {
     }
 
     /// The same as [`Port::push_offloaded`] with a frame of the concatenated `headers` and the payload, `ip_len` bytes from
-    /// the IP header on. `None` if they make none. All but super-segments that the device does not split are built in their place.
+    /// the IP header on; `pseudo` is the sum over its pseudo header. `None` if they make none. All but super-segments that
+    /// the device does not split are built in their place.
     #[inline]
     pub(super) fn push_parts_offloaded(
         &mut self,
@@ -81,6 +83,7 @@ impl<D: Device> Port<D> {
         payload: &[Extent],
         offload: Offload,
         ip_len: usize,
+        pseudo: Sum,
     ) -> Option<bool> {
         let single = offload.segment_size == 0;
         let as_is = !(single && ip_len <= SUM_UP_TO) && self.device.capabilities().can(offload, ip_len);
@@ -88,7 +91,7 @@ impl<D: Device> Port<D> {
             return match self.iface.room() {
                 0 => Some(false),
                 _ if as_is => self.iface.push_parts(headers, payload, offload),
-                _ => self.iface.push_parts_summed(headers, payload, offload),
+                _ => self.iface.push_parts_summed(headers, payload, offload, pseudo),
             };
         }
         Some(self.push_offloaded(Frame::with_extents(headers, payload, offload)?))

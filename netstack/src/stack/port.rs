@@ -10,6 +10,7 @@ use crate::ip::neighbour::{self, Cache};
 use crate::region::Extent;
 use crate::scratch::{Scratch, Slot};
 use crate::time::{Instant, earliest};
+use crate::wire::checksum::Sum;
 use crate::wire::ethernet::{EtherType, Mac};
 use crate::wire::vlan::VlanId;
 use crate::wire::{HeaderBytes, ethernet, vlan};
@@ -173,7 +174,7 @@ impl Interface {
     #[cfg(feature = "rud")]
     #[inline]
     pub(super) fn next_header(&mut self) -> Option<&mut [u8; HEADER_CAPACITY]> {
-        if self.room() == 0 { None } else { self.tx.next_header() }
+        self.tx.next_header(RESERVED)
     }
 
     /// Puts the frame whose header of `len` bytes was written into the batch, with this payload.
@@ -184,19 +185,21 @@ impl Interface {
         self.queued += 1;
     }
 
-    /// The same with a frame that leaves nothing to the device: the checksum that `offload` requests is filled in.
+    /// The same with a frame that leaves nothing to the device: the checksum that `offload` requests is filled in; `pseudo` is
+    /// the sum over the pseudo header.
     #[inline]
     pub(super) fn push_parts_summed(
         &mut self,
         headers: &[&[u8]],
         payload: &[Extent],
         offload: Offload,
+        pseudo: Sum,
     ) -> Option<bool> {
         let pushed = self.push_parts(headers, payload, Offload::NONE)?;
         if let Some(frame) = self.tx.last_mut()
             && pushed
         {
-            segment::add_checksum(frame, offload)?;
+            segment::add_checksum_from(pseudo, frame, offload)?;
         }
         Some(pushed)
     }

@@ -3,14 +3,13 @@
 use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
-use super::ReceivedEcho;
 use super::counters::Counters;
 use super::port::Interface;
+use super::{ReceivedEcho, StackConfig, icmp};
 use crate::device::{RxChecksum, RxFrame};
 use crate::ip::limit::TokenBucket;
 use crate::ip::neighbour::Observation;
 use crate::ip::reassembly::Reassembly;
-use crate::rss::Rss;
 use crate::rud;
 use crate::tcp;
 use crate::time::Instant;
@@ -45,6 +44,45 @@ pub(super) struct Inbound<'a> {
     pub(super) packet: &'a [u8],
 }
 
+/// ICMP errors that may be sent at once.
+const ICMP_BURST: u32 = 20;
+
+/// What a received frame may touch beside its port.
+#[derive(Debug)]
+pub(super) struct Protocols {
+    pub(super) rud: rud::Endpoint,
+    pub(super) tcp: tcp::Endpoint,
+    pub(super) sockets: Sockets,
+    pub(super) reassembly: Reassembly,
+    pub(super) icmp_limit: TokenBucket,
+    pub(super) echo_replies: VecDeque<ReceivedEcho>,
+    pub(super) echo_requests: VecDeque<ReceivedEcho>,
+    pub(super) counters: Counters,
+    /// The buffer in which frames in several pieces are put together, unless they are TCP's.
+    pub(super) linear: Vec<u8>,
+    pub(super) config: StackConfig,
+}
+
+impl Protocols {
+    pub(super) fn new(config: StackConfig) -> Self {
+        Self {
+            #[cfg(feature = "rud")]
+            rud: rud::Endpoint::new(config.rud.clone()),
+            #[cfg(not(feature = "rud"))]
+            rud: rud::Endpoint,
+            tcp: tcp::Endpoint::new(config.tcp.clone()),
+            sockets: Sockets::new(config.reserved_port(), config.seed),
+            reassembly: Reassembly::new(config.reassembly.clone()),
+            icmp_limit: TokenBucket::new(config.icmp_errors_per_second, ICMP_BURST),
+            echo_replies: VecDeque::with_capacity(icmp::ECHO_QUEUE),
+            echo_requests: VecDeque::with_capacity(icmp::ECHO_QUEUE),
+            counters: Counters::default(),
+            linear: Vec::new(),
+            config,
+        }
+    }
+}
+
 /// Takes a port's frames.
 #[derive(Debug)]
 pub(super) struct Receiver<'a, S> {
@@ -54,20 +92,7 @@ pub(super) struct Receiver<'a, S> {
     pub(super) port: usize,
     /// The station that sent the frame, of IPv6 packets.
     pub(super) station: Mac,
-    pub(super) reassembly: &'a mut Reassembly,
-    pub(super) icmp_limit: &'a mut TokenBucket,
-    pub(super) rud: &'a mut rud::Endpoint,
-    #[cfg(feature = "rud")]
-    pub(super) rud_port: Option<u16>,
-    pub(super) tcp: &'a mut tcp::Endpoint,
-    pub(super) sockets: &'a mut Sockets,
-    /// How flows are dealt out to shards, and which of them this is.
-    pub(super) rss: Option<&'a (Rss, u16)>,
-    pub(super) echo_replies: &'a mut VecDeque<ReceivedEcho>,
-    pub(super) echo_requests: &'a mut VecDeque<ReceivedEcho>,
-    pub(super) counters: &'a mut Counters,
-    /// The buffer in which frames in several pieces are put together, unless they are TCP's.
-    pub(super) linear: &'a mut Vec<u8>,
+    pub(super) protocols: &'a mut Protocols,
     #[cfg_attr(not(feature = "rud"), expect(dead_code, reason = "only RUD delivers to it"))]
     pub(super) sink: &'a mut S,
 }
@@ -89,20 +114,20 @@ impl<S: rud::Sink> Receiver<'_, S> {
             self.on_bytes(frame.head(), frame);
             return;
         }
-        let mut bytes = core::mem::take(self.linear);
+        let mut bytes = core::mem::take(&mut self.protocols.linear);
         bytes.clear();
         frame.pieces().for_each(|piece| bytes.extend_from_slice(piece));
         let mut whole = RxFrame::new(&bytes);
         whole.checksum = frame.checksum;
         self.on_bytes(&bytes, &whole);
-        *self.linear = bytes;
+        self.protocols.linear = bytes;
     }
 
     /// `bytes` are the first piece of `frame`, and all of it unless it is TCP's.
     #[inline]
     fn on_bytes(&mut self, bytes: &[u8], frame: &RxFrame<'_>) {
         let Ok(header) = ethernet::Frame::new(bytes) else {
-            self.counters.rx_ethernet_truncated += 1;
+            self.protocols.counters.rx_ethernet_truncated += 1;
             return;
         };
         let (mut ethertype, mut payload) = (header.ethertype(), header.payload());
@@ -122,8 +147,10 @@ impl<S: rud::Sink> Receiver<'_, S> {
                 self.on_ipv6(header.source(), !ours, payload, frame);
             }
             //= RFC 1122 section 3.3.6: IPv4 for one host that came as a link-layer broadcast is discarded.
-            EtherType::Ipv4 | EtherType::Ipv6 | EtherType::Arp => self.counters.rx_other_station += 1,
-            _ => self.counters.rx_unknown_ethertype += 1,
+            EtherType::Ipv4 | EtherType::Ipv6 | EtherType::Arp => {
+                self.protocols.counters.rx_other_station += 1
+            }
+            _ => self.protocols.counters.rx_unknown_ethertype += 1,
         }
     }
 
@@ -131,15 +158,15 @@ impl<S: rud::Sink> Receiver<'_, S> {
     #[cold]
     fn untag<'b>(&mut self, ethertype: EtherType, payload: &'b [u8]) -> Option<(EtherType, &'b [u8])> {
         if ethertype != EtherType::Vlan {
-            self.counters.rx_other_vlan += 1;
+            self.protocols.counters.rx_other_vlan += 1;
             return None;
         }
         let Ok(tag) = vlan::Tag::new(payload) else {
-            self.counters.rx_ethernet_truncated += 1;
+            self.protocols.counters.rx_ethernet_truncated += 1;
             return None;
         };
         if tag.id() != self.iface.vlan.map_or(0, |id| id.get()) {
-            self.counters.rx_other_vlan += 1;
+            self.protocols.counters.rx_other_vlan += 1;
             return None;
         }
         Some((tag.ethertype(), tag.payload()))
@@ -151,10 +178,10 @@ impl<S: rud::Sink> Receiver<'_, S> {
         match packet.protocol {
             // Only neighbour discovery and echo are for groups.
             Protocol::Udp | Protocol::Tcp if packet.to_group || packet.source.is_unspecified() => {
-                self.counters.rx_ipv6_group += 1;
+                self.protocols.counters.rx_ipv6_group += 1;
             }
             Protocol::Udp | Protocol::Tcp if packet.reassembled && self.is_elsewhere(packet) => {
-                self.counters.rx_other_shard += 1;
+                self.protocols.counters.rx_other_shard += 1;
             }
             Protocol::Udp => self.on_udp(packet),
             Protocol::Tcp => self.on_tcp(packet),
@@ -169,7 +196,9 @@ impl<S: rud::Sink> Receiver<'_, S> {
     /// connection.
     #[cold]
     fn is_elsewhere(&self, packet: &Inbound<'_>) -> bool {
-        let (Some((rss, shard)), Some([a, b, c, d])) = (self.rss, packet.payload.first_chunk()) else {
+        let (Some((rss, shard)), Some([a, b, c, d])) =
+            (&self.protocols.config.rss, packet.payload.first_chunk())
+        else {
             return false;
         };
         let source = SocketAddr::new(packet.source, u16::from_be_bytes([*a, *b]));
@@ -179,7 +208,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
     /// Notes that a station claims an address. Entries of connections, sessions and gateways are not evicted for it.
     pub(super) fn observe(&mut self, address: IpAddr, station: Mac, for_us: bool) -> Observation {
         let Interface { neighbours, addresses, .. } = &mut *self.iface;
-        let (tcp, rud) = (&*self.tcp, &*self.rud);
+        let (tcp, rud) = (&self.protocols.tcp, &self.protocols.rud);
         let in_use = |other| addresses.is_gateway(other) || tcp.has_peer(other) || rud.has_peer(other);
         neighbours.observe(self.now, address, station, for_us, &in_use)
     }
@@ -193,7 +222,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
 
     #[cold]
     fn on_unknown(&mut self, packet: &Inbound<'_>) {
-        self.counters.rx_unknown_protocol += 1;
+        self.protocols.counters.rx_unknown_protocol += 1;
         let kind = match packet.source {
             //= RFC 1122 section 3.2.2.1: protocol unreachable, where no protocol handles it.
             IpAddr::V4(_) => ErrorKind::Unreachable { code: icmpv4::unreachable::PROTOCOL },
@@ -217,7 +246,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             return;
         }
         let Ok(datagram) = udp::Datagram::new(packet.payload) else {
-            self.counters.rx_udp_malformed += 1;
+            self.protocols.counters.rx_udp_malformed += 1;
             return;
         };
         //= RFC 8200 section 8.1: over IPv6 a datagram without a checksum is discarded.
@@ -227,15 +256,15 @@ impl<S: rud::Sink> Receiver<'_, S> {
                 false => source.is_ipv4(),
             };
         if !acceptable {
-            self.counters.rx_udp_checksum += 1;
+            self.protocols.counters.rx_udp_checksum += 1;
             return;
         }
         let from = SocketAddr::new(source, datagram.source_port());
         let to = SocketAddr::new(destination, datagram.destination_port());
-        match self.sockets.deliver(self.now, from, to, datagram.payload()) {
-            Delivery::Queued => self.counters.rx_udp += 1,
+        match self.protocols.sockets.deliver(self.now, from, to, datagram.payload()) {
+            Delivery::Queued => self.protocols.counters.rx_udp += 1,
             Delivery::NoSocket => {
-                self.counters.rx_udp_no_socket += 1;
+                self.protocols.counters.rx_udp_no_socket += 1;
                 //= RFC 1122 section 4.1.3.1: port unreachable, where no socket is bound.
                 let code = match source {
                     IpAddr::V4(_) => icmpv4::unreachable::PORT,
@@ -243,7 +272,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
                 };
                 self.send_error(packet, ErrorKind::Unreachable { code });
             }
-            Delivery::QueueFull => self.counters.rx_udp_queue_full += 1,
+            Delivery::QueueFull => self.protocols.counters.rx_udp_queue_full += 1,
         }
     }
 }

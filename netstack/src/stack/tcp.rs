@@ -46,14 +46,14 @@ impl<S: rud::Sink> Receiver<'_, S> {
     #[inline]
     pub(super) fn on_tcp(&mut self, packet: &Inbound<'_>) {
         let Some((header, payload)) = split(packet.payload) else {
-            self.counters.rx_tcp_malformed += 1;
+            self.protocols.counters.rx_tcp_malformed += 1;
             return;
         };
         if packet.checksum == RxChecksum::Unknown && !checksum_ok(packet) {
-            self.counters.rx_tcp_checksum += 1;
+            self.protocols.counters.rx_tcp_checksum += 1;
             return;
         }
-        self.counters.rx_tcp += 1;
+        self.protocols.counters.rx_tcp += 1;
         let meta = SegmentMeta {
             source: packet.source,
             destination: packet.destination,
@@ -61,11 +61,11 @@ impl<S: rud::Sink> Receiver<'_, S> {
         };
         let payload = Payload { head: payload, rest: packet.rest };
         match self.unproven(packet.source) {
-            None => self.tcp.on_segment(self.now, &meta, header, payload),
+            None => self.protocols.tcp.on_segment(self.now, &meta, header, payload),
             Some(neighbour) => {
-                let before = self.tcp.acknowledged(&meta, header);
-                self.tcp.on_segment(self.now, &meta, header, payload);
-                if before.is_some() && before != self.tcp.acknowledged(&meta, header) {
+                let before = self.protocols.tcp.acknowledged(&meta, header);
+                self.protocols.tcp.on_segment(self.now, &meta, header, payload);
+                if before.is_some() && before != self.protocols.tcp.acknowledged(&meta, header) {
                     self.iface.neighbours.confirm(self.now, neighbour);
                 }
             }
@@ -76,7 +76,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
     /// checked before it has an effect.
     pub(super) fn on_tcp_error(&mut self, error: &IcmpError<'_>) {
         let Some(([a, b, c, d, seq @ ..], _)) = error.transport_prefix.split_first_chunk::<8>() else {
-            self.counters.rx_icmp_ignored += 1;
+            self.protocols.counters.rx_icmp_ignored += 1;
             return;
         };
         let refused = match error.remote {
@@ -96,10 +96,10 @@ impl<S: rud::Sink> Receiver<'_, S> {
             seq: SeqNumber(u32::from_be_bytes(*seq)),
             kind,
         };
-        if self.tcp.on_icmp_error(self.now, &error) {
-            self.counters.rx_icmp_errors += 1;
+        if self.protocols.tcp.on_icmp_error(self.now, &error) {
+            self.protocols.counters.rx_icmp_errors += 1;
         } else {
-            self.counters.rx_icmp_ignored += 1;
+            self.protocols.counters.rx_icmp_ignored += 1;
         }
     }
 }
@@ -193,7 +193,10 @@ impl<D: Device> Emit for Emitter<'_, D> {
             l4_offset: (link.len() + ip.len()) as u8,
             segment_size: if split { segment_size } else { 0 },
         };
-        match port.push_parts_offloaded(&[link, ip.as_bytes(), header], payload, offload, ip.len() + len) {
+        // Not more than 16 bits, as checked above; in IPv6's pseudo header its upper half is zero.
+        let pseudo = template.tcp_pseudo.add_u16(len as u16);
+        let headers = [link, ip.as_bytes(), header];
+        match port.push_parts_offloaded(&headers, payload, offload, ip.len() + len, pseudo) {
             Some(true) => {
                 self.counters.tx_tcp += 1;
                 Emitted::Sent
@@ -218,12 +221,12 @@ impl<D: Device> Emit for Emitter<'_, D> {
 impl<D: Device> Stack<D> {
     /// The TCP endpoint.
     pub fn tcp(&self) -> &Endpoint {
-        &self.tcp
+        &self.protocols.tcp
     }
 
     /// The TCP endpoint, to listen, and to use connections.
     pub fn tcp_mut(&mut self) -> &mut Endpoint {
-        &mut self.tcp
+        &mut self.protocols.tcp
     }
 
     /// Opens a TCP connection to `remote`, from `local` or from a suitable address and port of ours; with
@@ -239,12 +242,12 @@ impl<D: Device> Stack<D> {
         options: Option<Options>,
     ) -> Result<ConnectionId, ConnectError> {
         let local = self.tcp_source(local, remote)?;
-        let Some((rss, queue)) = &self.config.rss else {
-            return self.tcp.connect(now, local, remote, options);
+        let Some((rss, queue)) = &self.protocols.config.rss else {
+            return self.protocols.tcp.connect(now, local, remote, options);
         };
         let (ip, peer) = (local.ip(), SocketAddr::new(remote.ip().to_canonical(), remote.port()));
         let is_ours = &mut |port| rss.replies_to(*queue, SocketAddr::new(ip, port), peer);
-        self.tcp.connect_from(now, local, remote, options, is_ours)
+        self.protocols.tcp.connect_from(now, local, remote, options, is_ours)
     }
 
     //= RFC 9293 section 3.9.1.1, MUST-43: the user may name the local address; MUST-44: else the route to the peer does.

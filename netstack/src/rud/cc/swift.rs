@@ -282,7 +282,8 @@ impl Controller for Swift {
         self.gap
     }
 
-    #[inline]
+    // Inlined, as the sample need not be put together then where little is sent.
+    #[inline(always)]
     fn on_acked(&mut self, sample: &AckSample) {
         if sample.base != self.base || sample.marks != self.marks {
             self.base = sample.base;

@@ -51,8 +51,10 @@ pub(super) struct Transmission {
     pub(super) lost: bool,
     /// Its payload bytes.
     pub(super) bytes: u16,
-    /// Whether its payload is several messages.
-    pub(super) is_bundle: bool,
+    /// The bundle that its payload is, if it is one.
+    pub(super) bundle: Option<u32>,
+    /// The token of its message, if it is not.
+    pub(super) token: MessageToken,
 }
 
 /// All slots. Each is in the list of its state, and in none while it is refused or was [taken off](Self::take_off).
@@ -344,7 +346,7 @@ impl Slots {
     /// [refused](Self::refuse) next.
     #[inline]
     pub(super) fn take_off(&mut self, at: usize) -> Transmission {
-        let Slot { sent_at, serial, tries, bytes, marks, .. } = self.all[at];
+        let Slot { sent_at, serial, tries, bytes, marks, token, .. } = self.all[at];
         let lost = marks & LOST != 0;
         if lost {
             unlink(&mut self.all, &mut self.lost, at);
@@ -352,7 +354,8 @@ impl Slots {
             unlink(&mut self.all, &mut self.sent, at);
             self.flight_bytes -= bytes as usize;
         }
-        Transmission { sent_at, serial, tries, lost, bytes, is_bundle: marks & BUNDLE != 0 }
+        let bundle = (marks & BUNDLE != 0).then_some(token.0 as u32);
+        Transmission { sent_at, serial, tries, lost, bytes, bundle, token }
     }
 
     /// The message of a slot that was taken off is finished.

@@ -336,7 +336,7 @@ fn a_flow_of_another_shard_that_came_in_fragments_gets_no_answer() {
     let port_of = |shard| (1000..).find(|port| rss.queue((B, *port).into(), local) == shard).unwrap();
     let (ours, theirs) = (port_of(0), port_of(1));
     let mut alone = alone();
-    alone.stack.config.rss = Some((rss.clone(), 0));
+    alone.stack.protocols.config.rss = Some((rss.clone(), 0));
     let segment = |port: u16| {
         let header =
             Header { source_port: port, destination_port: 5001, flags: Flags::ACK, ..Header::default() };

@@ -384,7 +384,10 @@ fn a_flood_of_fragments_keeps_within_its_budget() {
         let [a, b, c, d] = number.to_be_bytes();
         let payload = [&[17, 0, 0, 9, a, b, c, d][..], &BYTES[..1200]].concat();
         alone.exchange(Some(&frame(MAC_A, &packet(B6, A6, 44, 64, &payload))));
-        assert!(alone.stack.reassembly.bytes() <= 20_000 && alone.stack.reassembly.datagrams() <= 16);
+        assert!(
+            alone.stack.protocols.reassembly.bytes() <= 20_000
+                && alone.stack.protocols.reassembly.datagrams() <= 16
+        );
     }
     assert!(alone.stack.counters().rx_fragment_evicted > 1900);
     let datagram = udp_payload(B6, A6, 5000, &BYTES[..100]);
