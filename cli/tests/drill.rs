@@ -21,14 +21,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ranks::{
-    DEVICE, Gates, JOIN, Job, RankState, State, await_gate, end, is_open, job, names_only, parameter,
-    scenario, tell,
+    DEVICE, Gates, HEARTBEAT, JOIN, Job, RankState, State, await_gate, end, is_open, job, names_only,
+    parameter, scenario, tell,
 };
 use shouter::config::{Builder, ConfigError};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
-/// The time-out of `ranks::job`.
-const HEARTBEAT: Duration = Duration::from_secs(2);
 /// The time for which ranks wait for others that never join.
 const RENDEZVOUS: Duration = Duration::from_secs(5);
 /// The margin that the promise adds to either.
@@ -278,7 +276,7 @@ impl Drill {
 
     fn start(&self, gates: &Gates) -> Job {
         let Self { stage, transport, ranks, hosts, victim, .. } = self;
-        let mut plan = job!(*ranks, *hosts, "drill").env("SHOUTER_DEADLINE", "50s");
+        let mut plan = job!(*ranks, *hosts, "drill").silence_is_found().env("SHOUTER_DEADLINE", "50s");
         plan = match *transport {
             // A host's ranks use shared memory, and RUD over the launcher's links.
             "shm" | "rud" => plan,

@@ -279,7 +279,7 @@ JOBS = {
     "two hosts": Job(["--hosts", "2,1", "--transport", "kernel"], 3, [every_call_with_every_type, order]),
     "a death": Job(["-n", "3"], 3, [a_rank_that_is_killed], deaths=1),
 }
-FRAME = Frame(__file__, JOBS, 200, JAX_PLATFORMS="cpu")
+FRAME = Frame(__file__, JOBS, 300, JAX_PLATFORMS="cpu")
 start = FRAME.start
 
 

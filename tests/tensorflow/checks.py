@@ -523,7 +523,7 @@ def shapes_that_differ() -> None:
     rank = shouter.rank()
     function = tf.function(lambda x: st.all_reduce(x))
     function(tf.ones(3))
-    refused(lambda: st.all_reduce(tf.ones(3 + rank)), "all_reduce", error=(tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError, tf.errors.UnavailableError))
+    refused(lambda: st.all_reduce(tf.ones(3 + rank)), "all_reduce", error=(tf.errors.InvalidArgumentError, tf.errors.UnavailableError))
     refused(lambda: st.all_reduce(tf.ones(3)), "all_reduce", error=tf.errors.OpError)
     shouter.abort()
     shouter.init()
@@ -621,7 +621,7 @@ JOBS = {
     "four ranks": Job(["-n", "4"], 4, VALUES),
     "two ranks": Job(["-n", "2"], 2, [snippets, a_name_of_one_rank, a_rank_that_is_killed], deaths=1),
 }
-FRAME = Frame(__file__, JOBS, 150, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", SHOUTER_DEADLINE="60s")
+FRAME = Frame(__file__, JOBS, 300, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", SHOUTER_DEADLINE="60s")
 start = FRAME.start
 
 

@@ -71,12 +71,14 @@ def an_abort():
     if not hasattr(dist.distributed_c10d, "_abort_process_group"):
         return "this PyTorch has no abort"
     if rank == 0:
-        dist.barrier()
+        # The message arrives when the other rank's operation is in progress.
+        dist.recv(torch.empty(1), 1)
         dist.distributed_c10d._abort_process_group()
         join(0, 2)
     else:
-        dist.barrier()
-        why = refused(lambda: dist.all_reduce(torch.ones(1000)), error=shouter.torch.PeerFailed)
+        work = dist.all_reduce(torch.ones(1000), async_op=True)
+        dist.send(torch.ones(1), 0)
+        why = refused(work.wait, error=shouter.torch.PeerFailed)
         assert why.rank == 0, vars(why)
         again()
     dist.barrier()

@@ -19,11 +19,14 @@ ones = torch.ones(4)
 dist.all_reduce(ones)
 assert ones[0].item() == dist.get_world_size()
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-    dist.barrier()
     if dist.get_rank() == 1:
+        # The message arrives when the other rank's operation is in progress.
+        dist.recv(torch.empty(1), 0)
         os.kill(os.getpid(), signal.SIGKILL)
+    work = dist.all_reduce(ones, async_op=True)
+    dist.send(torch.ones(1), 1)
     try:
-        dist.all_reduce(ones)
+        work.wait()
     except shouter.torch.PeerFailed as why:
         print(f"first attempt: rank {dist.get_rank()} was told of rank {why.rank}", flush=True)
         sys.exit(1)

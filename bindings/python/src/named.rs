@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use rounds::{Ended, Rounds};
-use shouter::{Collective, Error, Group};
+use shouter::{Collective, Error, Group, Reason};
 use state::{Operation, State, Submitted, What};
 
 use crate::call::{self, Call, Counts};
@@ -295,6 +295,9 @@ impl Failure {
             Error::Argument(_) | Error::Mismatch { .. } => INVALID_ARGUMENT,
             Error::Deadline { .. } => DEADLINE_EXCEEDED,
             Error::PeerFailed { .. } => UNAVAILABLE,
+            // The same, whether the group has ended during an operation of the library or between two.
+            Error::Closed { reason: Some(Reason::Diverged), .. } => INVALID_ARGUMENT,
+            Error::Closed { reason: Some(_), .. } => UNAVAILABLE,
             Error::Closed { .. } => FAILED_PRECONDITION,
             _ => INTERNAL,
         };

@@ -313,12 +313,14 @@ def test_a_group_has_a_deadline_of_its_own(job: Job) -> None:
             time.sleep(3)
         patient.barrier()
         if g.rank == 1:
-            time.sleep(1)
+            # The other one's has failed.
+            patient.recv(np.zeros(1), 0)
         try:
             hasty.barrier()
             raise AssertionError("not ended")
         except Deadline as why:
             assert g.rank == 0 and why.missing == [0], vars(why)
+            patient.send(np.zeros(1), 1)
         except (PeerFailed, Closed) as why:
             assert g.rank == 1, vars(why)
         g.barrier()
@@ -439,11 +441,15 @@ def test_a_killed_rank_is_named(job: Job) -> None:
         """
         import os, signal
         g = shouter.init()
-        g.barrier()
         if g.rank == 1:
+            # The messages arrive when the others' operations are in progress.
+            for other in (0, 2):
+                g.recv(np.zeros(1), other)
             os.kill(os.getpid(), signal.SIGKILL)
+        work = g.allreduce_async(np.ones(100_000))
+        g.send(np.ones(1), 1)
         try:
-            g.allreduce(np.ones(100_000))
+            work.wait()
             raise SystemExit("no error")
         except PeerFailed as why:
             assert (why.rank, why.reason, why.operation) == (1, "lost", "all_reduce"), vars(why)

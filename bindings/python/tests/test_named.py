@@ -25,12 +25,13 @@ submit = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.POINTER(Request), Done, c
 shouter.init()
 group = shouter.world().split(0, shouter.rank())
 number = group._core.named()
-ended, errors = threading.Semaphore(0), []
+ended, errors, codes = threading.Semaphore(0), [], set()
 
 @Done
 def done(context, code, text):
     if code:
         errors.append(text.decode())
+        codes.add(code)
     ended.release()
 
 runs, kept = itertools.count(), []
@@ -162,6 +163,10 @@ for number_of_round in itertools.count():
     for _ in names:
         assert ended.acquire(timeout=20), "an operation's end is not told"
 assert not any("dropped" in why for why in errors), errors[:3]
+# TensorFlow's UNAVAILABLE, also for those that are submitted when the rank is known to be dead.
+start(["after its end"])
+end(["after its end"])
+assert codes == {{14}}, (codes, errors)
 if shouter.rank() == 0:
     print("all were told", flush=True)
 os._exit(0)

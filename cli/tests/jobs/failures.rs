@@ -9,20 +9,14 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use crate::ranks::{
-    CONFIG, DEADLINE, Gates, JOIN, Job, MISMATCH, PEER_FAILED, Play, RankState, State, await_gate, end, job,
-    names_only, parameter, play, run_all, scenario, tell,
+    CONFIG, DEADLINE, Gates, HEARTBEAT, JOIN, Job, MISMATCH, PEER_FAILED, Play, RankState, State, await_gate,
+    end, job, names_only, parameter, play, run_all, scenario, tell,
 };
 use shouter::config::Builder;
 use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec, Work};
 
-/// The time-out of `ranks::job`.
-const HEARTBEAT: Duration = Duration::from_secs(2);
-
 /// The time limit of detection: the heartbeat's two seconds, with a margin for a busy machine.
 const FOUND: Duration = Duration::from_secs(15);
-
-/// A time-out much longer than the detection of a death by other means.
-const SLOW_HEARTBEAT: &str = "30s";
 
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
@@ -398,7 +392,7 @@ fn killed_ranks_are_named_at_once(transport: &str, more: &[(u32, u32, u32)]) {
     let between = [(2, 2, 0), (2, 2, 1), (4, 2, 1), (4, 2, 2), (3, 3, 0), (3, 3, 2)];
     for (index, &(ranks, hosts, victim)) in (0..).zip(between.iter().chain(more)) {
         let plan = job!(ranks, hosts, "steps").env("SHOUTER_TRANSPORT", transport);
-        let job = mid_step(plan.env("SHOUTER_HEARTBEAT_TIMEOUT", SLOW_HEARTBEAT), index * 7);
+        let job = mid_step(plan, index * 7);
         job.signal(victim, "KILL");
         let killed = job.elapsed();
         let state = job.finish();
@@ -414,8 +408,7 @@ fn killed_ranks_are_named_at_once(transport: &str, more: &[(u32, u32, u32)]) {
 #[test]
 fn a_rank_that_dies_before_it_registers_ends_the_register_of_the_others() {
     for (ranks, hosts, victim) in [(3, 1, 1), (3, 1, 0), (2, 2, 1), (2, 2, 0), (4, 2, 2), (4, 2, 3)] {
-        let plan = job!(ranks, hosts, "awaited").with("RANK", victim);
-        let job = mid_step(plan.env("SHOUTER_HEARTBEAT_TIMEOUT", SLOW_HEARTBEAT), 50);
+        let job = mid_step(job!(ranks, hosts, "awaited").with("RANK", victim), 50);
         job.signal(victim, "KILL");
         let killed = job.elapsed();
         let state = job.finish();
@@ -457,7 +450,7 @@ fn stopped_ranks_are_found(
     cases: &[(u32, u32, u32)],
 ) {
     for &(ranks, hosts, victim) in cases {
-        let job = mid_step(with(job!(ranks, hosts, "steps")), 5);
+        let job = mid_step(with(job!(ranks, hosts, "steps").silence_is_found()), 5);
         job.signal(victim, "STOP");
         let state = job.until("the survivors have ended", FOUND, |state| state.all_over_but(victim));
         for survivor in state.others(victim) {
@@ -487,7 +480,8 @@ fn late_ranks_are_waited_for(
     with: impl Fn(crate::ranks::Plan) -> crate::ranks::Plan,
     cases: [(u32, u32, u32); 3],
 ) {
-    let plans = cases.map(|(ranks, hosts, rank)| with(job!(ranks, hosts, "late")).with("RANK", rank));
+    let plan = |ranks, hosts| job!(ranks, hosts, "late").silence_is_found();
+    let plans = cases.map(|(ranks, hosts, rank)| with(plan(ranks, hosts)).with("RANK", rank));
     run_all(plans).iter().for_each(State::assert_success);
 }
 
@@ -497,7 +491,8 @@ fn late_ranks_are_waited_for(
 fn a_rank_that_is_late_for_many_small_tensors_is_not_taken_for_dead() {
     for transport in ["auto", "tcp", "kernel"] {
         let jobs = [(2, 2, 1), (4, 2, 2), (4, 2, 3)].map(|(ranks, hosts, rank)| {
-            let (job, gates) = (job!(ranks, hosts, "ahead").args(&["--transport", transport]), Gates::new());
+            let job = job!(ranks, hosts, "ahead").args(&["--transport", transport]).silence_is_found();
+            let gates = Gates::new();
             (job.with("RANK", rank).with("GATES", &gates).start(), gates, ranks as usize)
         });
         for (job, gates, ranks) in jobs {
@@ -765,7 +760,7 @@ fn told(state: &State, start: &str) -> Vec<u64> {
 #[test]
 fn one_group_after_another_finds_the_same_ports() {
     for (ranks, hosts) in [(2, 2), (4, 2)] {
-        let state = job!(ranks, hosts, "again").env("SHOUTER_HEARTBEAT_TIMEOUT", "10s").run();
+        let state = job!(ranks, hosts, "again").run();
         state.assert_success();
         let times = told(&state, "joined");
         assert_eq!(times.len(), 4 * ranks as usize, "{state}");
@@ -776,7 +771,7 @@ fn one_group_after_another_finds_the_same_ports() {
 #[test]
 fn a_second_group_over_the_same_ports_is_refused_at_once_and_the_first_goes_on() {
     for (ranks, hosts) in [(2, 2), (4, 2)] {
-        let job = job!(ranks, hosts, "beside").env("SHOUTER_HEARTBEAT_TIMEOUT", "10s").start();
+        let job = job!(ranks, hosts, "beside").start();
         job.until("every rank has ended", FOUND / 2, |state| state.all_over_but(ranks));
         let state = job.finish();
         state.assert_success();

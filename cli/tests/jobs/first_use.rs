@@ -228,9 +228,7 @@ fn strangers_at_the_listener_of_a_leader_harm_nothing() {
 fn a_rank_that_is_killed_before_its_first_use_is_named_by_all() {
     for transport in TRANSPORTS {
         let gates = Gates::new();
-        let job =
-            job!(4, 4, "sums").args(&["--transport", transport]).env("SHOUTER_HEARTBEAT_TIMEOUT", "30s");
-        let job = job.with("GATES", &gates).start();
+        let job = job!(4, 4, "sums").args(&["--transport", transport]).with("GATES", &gates).start();
         job.until("all have joined", LIMIT, |state| state.all_told("joined"));
         job.signal(2, "KILL");
         gates.open("go");
@@ -251,6 +249,7 @@ fn a_rank_that_is_stopped_before_its_first_use_is_named_by_those_that_wait_for_i
     {
         let gates = Gates::new();
         let job = job!(3, 3, scenario)
+            .silence_is_found()
             .args(&["--transport", transport])
             .with("GATES", &gates)
             .with("RANK", 1)
@@ -279,7 +278,7 @@ fn a_host_that_is_silent_before_its_first_use_is_named_though_it_is_waited_for_l
     for transport in TRANSPORTS {
         let gates = Gates::new();
         let job = job!(4, 2, "late").args(&["--transport", transport]).with("GATES", &gates).with("RANK", 1);
-        let job = job.env("SHOUTER_DEADLINE", "5m").start();
+        let job = job.silence_is_found().env("SHOUTER_DEADLINE", "5m").start();
         let joined = job.until("all have joined", LIMIT, |state| state.all_told("joined"));
         [2, 3].iter().for_each(|rank| job.signal(*rank, "STOP"));
         joined.ranks[2..].iter().for_each(|rank| await_stop(rank.pid.unwrap()));

@@ -477,7 +477,7 @@ fn a_rank_that_dies_is_named_by_a_duplicate_of_the_group_of_all() {
 
 #[test]
 fn who_was_stopped_hears_why_the_others_have_left_a_duplicate_of_the_group_of_all() {
-    let job = job!(3, 1, "stopped_in_twin").env("SHOUTER_HEARTBEAT_TIMEOUT", "30s").start();
+    let job = job!(3, 1, "stopped_in_twin").start();
     job.until("all are in operations", crate::ranks::LIMIT, |state| state.all_told("begun"));
     job.signal(1, "STOP");
     let line = "left".to_string();

@@ -449,8 +449,9 @@ fn what_was_sent_arrives_though_the_sender_has_dropped_the_group() {
 
 #[test]
 fn who_leaves_after_rank_0_is_not_taken_for_dead() {
-    let kernel = job!(4, 2, "go_on").args(&["--transport", "kernel"]);
-    let plans = PLACES.map(|(ranks, hosts)| job!(ranks, hosts, "go_on")).into_iter().chain([kernel]);
+    let plan = |ranks, hosts| job!(ranks, hosts, "go_on").silence_is_found();
+    let kernel = plan(4, 2).args(&["--transport", "kernel"]);
+    let plans = PLACES.map(|(ranks, hosts)| plan(ranks, hosts)).into_iter().chain([kernel]);
     run_all(plans).iter().for_each(crate::ranks::State::assert_success);
 }
 

@@ -569,7 +569,7 @@ fn has_told(state: &crate::ranks::State, rank: usize, what: &str) -> bool {
 /// A message is read where it lies in the sender's memory: also by a receiver that was stopped meanwhile, and that its sender has given up.
 #[test]
 fn a_receiver_that_was_stopped_never_gets_what_was_written_after_the_end() {
-    let jobs: Vec<_> = (0..3).map(|_| usual(2, 1, "stream").start()).collect();
+    let jobs: Vec<_> = (0..3).map(|_| usual(2, 1, "stream").silence_is_found().start()).collect();
     for job in &jobs {
         job.until("messages are received", PATIENCE, |state| has_told(state, 1, "receives"));
         job.signal(1, "STOP");

@@ -20,9 +20,6 @@ use crate::ranks::{
 /// Elements of a tensor that is cut into parts, whatever its type: no whole number of them.
 const COUNT: usize = 600_011;
 
-/// A heartbeat's time-out that no test waits for.
-const SLOW_HEARTBEAT: &str = "30s";
-
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
@@ -42,7 +39,7 @@ fn rank_body() {
 /// A job of so many hosts of one rank, each with so many shards.
 fn sharded(ranks: u32, shards: u32, scenario: &str) -> Plan {
     let plan = job!(ranks, ranks, scenario).env("SHOUTER_MODE", "dedicated").env("SHOUTER_SHARDS", shards);
-    plan.env("SHOUTER_HEARTBEAT_TIMEOUT", SLOW_HEARTBEAT).args(&["--cores", "none"])
+    plan.args(&["--cores", "none"])
 }
 
 /// Whether this is the special rank of the scenario.
@@ -328,7 +325,7 @@ fn a_rank_that_dies_in_a_part_is_named_at_once() {
 
 #[test]
 fn a_rank_that_is_stopped_in_a_part_is_named() {
-    let job = sharded(3, 2, "steps").env("SHOUTER_HEARTBEAT_TIMEOUT", "2s").start();
+    let job = sharded(3, 2, "steps").silence_is_found().start();
     job.until("steps are made", LIMIT, |state| state.all_told("steps"));
     job.signal(2, "STOP");
     let state = job.until("the others have ended", LIMIT, |state| state.all_over_but(2));
@@ -387,7 +384,7 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
 
 #[test]
 fn ranks_go_on_without_one_that_has_left() {
-    sharded(3, 2, "leave").env("SHOUTER_HEARTBEAT_TIMEOUT", "2s").run().assert_success();
+    sharded(3, 2, "leave").silence_is_found().run().assert_success();
 }
 
 #[test]

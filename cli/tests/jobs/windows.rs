@@ -681,10 +681,7 @@ fn wrong_accesses_are_refused_and_the_group_goes_on() {
 
 #[test]
 fn a_deadline_names_the_target_and_the_group_goes_on() {
-    let plan = |ranks, hosts| {
-        let plan = usual(ranks, hosts, "late").env("SHOUTER_DEADLINE", "2s");
-        plan.env("SHOUTER_HEARTBEAT_TIMEOUT", "30s")
-    };
+    let plan = |ranks, hosts| usual(ranks, hosts, "late").env("SHOUTER_DEADLINE", "2s");
     run_all([plan(2, 1), plan(2, 2)]).iter().for_each(crate::ranks::State::assert_success);
 }
 
@@ -759,8 +756,7 @@ fn memory_of_a_window_that_was_dropped_is_its_owners_at_once() {
 
 #[test]
 fn memory_is_the_owners_again_though_a_rank_is_stopped_or_dies_while_it_writes_there() {
-    let plan =
-        |signal| shared(2, 1, "interrupted").with("SIGNAL", signal).env("SHOUTER_HEARTBEAT_TIMEOUT", "2s");
+    let plan = |signal| shared(2, 1, "interrupted").with("SIGNAL", signal).silence_is_found();
     for state in run_all([plan("STOP"), plan("KILL")]) {
         let owner = &state.ranks[0];
         assert!(owner.lost_its_group() && owner.error().contains("rank 1"), "{state}");

@@ -38,6 +38,8 @@ pub(crate) const ACCELERATOR: i32 = ERROR + 11;
 pub(crate) const LOST_GROUP: [i32; 2] = [PEER_FAILED, CLOSED];
 /// The time after which a job counts as hanging, on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+/// The time-out of silent ranks in jobs that test it, see [`Plan::silence_is_found`].
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(2);
 /// The signal on which a rank writes its last events: one that a process ignores by default.
 const DUMP_SIGNAL: &str = "URG";
 /// The time limit for the dumps of ranks that hang, and the number of events that a failed test shows.
@@ -131,7 +133,8 @@ pub(crate) fn job_of(module: &str, ranks: u32, hosts: impl ToString, scenario: &
         command.env_remove(name);
     }
     command.args(["run", "--json", "--grace", "40", "-n", &ranks.to_string(), "--hosts", &hosts.to_string()]);
-    command.env("SHOUTER_TEST_SCENARIO", scenario).env("SHOUTER_HEARTBEAT_TIMEOUT", "2s");
+    // A rank that waits for a core on a busy machine is not given up.
+    command.env("SHOUTER_TEST_SCENARIO", scenario).env("SHOUTER_HEARTBEAT_TIMEOUT", "30s");
     command.env("SHOUTER_DUMP_FOLDER", &dumps).env("SHOUTER_DUMP_SIGNAL", DUMP_SIGNAL);
     // Which algorithms run does not depend on how busy the machine is.
     command.env("SHOUTER_MEASURE_COSTS", "off").env("SHOUTER_COSTS_CACHE", dumps.join("measured.toml"));
@@ -144,6 +147,11 @@ impl Plan {
     pub(crate) fn env(mut self, name: &str, value: impl ToString) -> Self {
         self.command.env(name, value.to_string());
         self
+    }
+
+    /// Has a rank that is silent given up after [`HEARTBEAT`].
+    pub(crate) fn silence_is_found(self) -> Self {
+        self.env("SHOUTER_HEARTBEAT_TIMEOUT", format!("{}s", HEARTBEAT.as_secs()))
     }
 
     /// Sets a parameter of the scenario.
