@@ -91,7 +91,10 @@ pub(super) fn meet(
             Error::join_without(leader.0, format!("{leader} made no shared memory for its host: {why}"))
         }
         PassError::Ended(why) => why.into(),
-        why => Error::join(why.to_string()),
+        why => match why.rank() {
+            Some(rank) => Error::join_without(rank, why.to_string()),
+            None => Error::join(why.to_string()),
+        },
     })
 }
 

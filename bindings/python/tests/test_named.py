@@ -359,7 +359,7 @@ for culprit in range(size):
         began = time.monotonic()
         start(of_f[2:], run=f)
         end(of_f[2:])
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 1, "it waited for the deadline"
         all_fail(5, f"not submitted by rank {culprit} within 1s")
         alone(culprit)
     for use in range(3):

@@ -343,7 +343,8 @@ os._exit(0)
     )
     said = ended.stdout + ended.stderr
     took = re.search(r"took ([0-9.]+) s: .*server1 \(rank 1\) is lost while pulling 'w': no answer within 4s", ended.stdout)
-    assert took and 3.9 < float(took[1]) < 5.5, said
+    # One more wait would make it three times the deadline.
+    assert took and 3.9 < float(took[1]) < 6, said
 
 
 def test_checkpoints(job: Job, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::ranks::{
     DEADLINE, Gates, LIMIT, MISMATCH, PEER_FAILED, State, await_gate, job, join, names_only, parameter, play,
@@ -140,21 +140,6 @@ fn sockets(pid: u32, wanted: &str) -> Vec<(u16, u16)> {
     found.collect()
 }
 
-/// Waits until all threads of this process are stopped: a signal has no effect at once.
-fn await_stop(pid: u32) {
-    let begin = Instant::now();
-    let is_stopped = || {
-        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-        let stats =
-            threads.map(|thread| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
-        stats.into_iter().all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
-    };
-    while !is_stopped() {
-        assert!(begin.elapsed() < LIMIT, "process {pid} goes on after SIGSTOP");
-        std::thread::yield_now();
-    }
-}
-
 /// The ports at which this process listens.
 fn listening(pid: u32) -> Vec<u16> {
     sockets(pid, "0A").into_iter().map(|(here, _)| here).collect()
@@ -254,9 +239,8 @@ fn a_rank_that_is_stopped_before_its_first_use_is_named_by_those_that_wait_for_i
             .with("GATES", &gates)
             .with("RANK", 1)
             .start();
-        let joined = job.until("all have joined", LIMIT, |state| state.all_told("joined"));
-        job.signal(1, "STOP");
-        await_stop(joined.ranks[1].pid.unwrap());
+        job.until("all have joined", LIMIT, |state| state.all_told("joined"));
+        job.stop(1);
         let begin = job.elapsed();
         gates.open("go");
         let state = job.until("the others have ended", LIMIT, |state| state.all_over_but(1));
@@ -279,9 +263,8 @@ fn a_host_that_is_silent_before_its_first_use_is_named_though_it_is_waited_for_l
         let gates = Gates::new();
         let job = job!(4, 2, "late").args(&["--transport", transport]).with("GATES", &gates).with("RANK", 1);
         let job = job.silence_is_found().env("SHOUTER_DEADLINE", "5m").start();
-        let joined = job.until("all have joined", LIMIT, |state| state.all_told("joined"));
-        [2, 3].iter().for_each(|rank| job.signal(*rank, "STOP"));
-        joined.ranks[2..].iter().for_each(|rank| await_stop(rank.pid.unwrap()));
+        job.until("all have joined", LIMIT, |state| state.all_told("joined"));
+        [2, 3].into_iter().for_each(|rank| job.stop(rank));
         let begin = job.elapsed();
         gates.open("go");
         let state = job.until("host 0 has ended", LIMIT, |state| {
@@ -342,10 +325,9 @@ fn the_end_of_a_group_reaches_those_that_used_no_channel() {
         let gates = Gates::new();
         let job = job!(5, 5, "sums").args(&["--transport", transport]).env("SHOUTER_DEADLINE", "1s");
         let job = job.with("GATES", &gates).start();
-        let joined = job.until("all have joined", LIMIT, |state| state.all_told("joined"));
+        job.until("all have joined", LIMIT, |state| state.all_told("joined"));
         // Rank 3 is stopped for less than the heartbeat's time-out: it is late, and finds the end when it goes on.
-        job.signal(3, "STOP");
-        await_stop(joined.ranks[3].pid.unwrap());
+        job.stop(3);
         gates.open("go");
         let state = job.until("the others have ended", LIMIT, |state| state.all_over_but(3));
         job.signal(3, "CONT");

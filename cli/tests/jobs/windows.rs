@@ -4,7 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::ranks::{job, join, names_only, parameter, play, run_all, tell};
+use crate::ranks::{
+    Gates, LIMIT, RankState, await_gate, job, join, names_only, parameter, play, run_all, tell,
+};
 use shouter::{
     AccessCall, DType, Element, Error, Group, ReduceOp, Tensor, Update, WindowAction, WindowMemory,
 };
@@ -361,23 +363,18 @@ fn late(group: &Group) -> Result<(), Error> {
     let last = group.size() - 1;
     let window = group.window(vec![0u64; 4])?;
     group.barrier()?;
-    if group.rank() == last {
-        let pid = std::process::id().to_string();
-        let resume = format!("sleep 4; kill -CONT {pid}");
-        let mut resume = std::process::Command::new("sh").args(["-c", &resume]).spawn().expect("a shell");
-        std::process::Command::new("kill").args(["-STOP", &pid]).status().expect("kill");
-        resume.wait().expect("it ends");
-    } else {
-        std::thread::sleep(Duration::from_millis(300));
+    tell("ready");
+    if group.rank() != last {
+        await_gate("stopped");
         let mut into = [0u64];
         let error = window.get(&mut into, last, 0).unwrap_err();
         let text = error.to_string();
         assert!(matches!(&error, Error::Deadline { missing, .. } if *missing == [last]), "{text}");
         assert!(text.contains(&format!("get by rank {} of 1 x u64", group.rank())), "{text}");
-        // The barrier of `free` has the same deadline.
-        std::thread::sleep(Duration::from_secs(2));
+        tell("in vain");
     }
     // The group goes on.
+    await_gate("goes on");
     let mut into = [0u64];
     window.get(&mut into, last, 0)?;
     window.free().map(drop)
@@ -681,8 +678,23 @@ fn wrong_accesses_are_refused_and_the_group_goes_on() {
 
 #[test]
 fn a_deadline_names_the_target_and_the_group_goes_on() {
-    let plan = |ranks, hosts| usual(ranks, hosts, "late").env("SHOUTER_DEADLINE", "2s");
-    run_all([plan(2, 1), plan(2, 2)]).iter().for_each(crate::ranks::State::assert_success);
+    let jobs = [(2, 1), (2, 2)].map(|(ranks, hosts)| {
+        let gates = Gates::new();
+        let plan = usual(ranks, hosts, "late").env("SHOUTER_DEADLINE", "2s").with("GATES", &gates);
+        (plan.start(), gates, ranks - 1)
+    });
+    for (job, gates, last) in &jobs {
+        job.until("all have the window", LIMIT, |state| state.all_told("ready"));
+        job.stop(*last);
+        gates.open("stopped");
+    }
+    for (job, gates, last) in jobs {
+        let has_told = |rank: &RankState| rank.told.iter().any(|line| line == "in vain");
+        job.until("the deadline has passed", LIMIT, |state| state.others(last).all(has_told));
+        job.signal(last, "CONT");
+        gates.open("goes on");
+        job.finish().assert_success();
+    }
 }
 
 #[test]

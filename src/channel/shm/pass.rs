@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const SILENCE: Duration = Duration::from_secs(5);
 /// The first byte of local rank 0's answer: the descriptor comes with it, and behind it the arena's size.
 const SEGMENT: u8 = 1;
-/// The first byte of an answer without a segment: a text with the reason follows.
+/// The first byte of an answer without a segment: the rank that is to blame and a text with the reason follow.
 const REFUSAL: u8 = 0;
 /// The longest text of a refusal that is read, in bytes.
 const LONGEST_REFUSAL: u64 = 4096;
@@ -48,6 +48,14 @@ pub(crate) enum PassError {
         /// Its reason; or that it is gone.
         why: String,
     },
+    /// Local rank 0 waited in vain for this rank.
+    #[error("{why}")]
+    Other {
+        /// Its number in the job.
+        rank: u32,
+        /// The error of local rank 0, which names it.
+        why: String,
+    },
     /// A rank of the job has ended meanwhile.
     #[error(transparent)]
     Ended(#[from] ExchangeError),
@@ -70,6 +78,18 @@ pub(crate) enum PassError {
         /// The time waited.
         waited: Duration,
     },
+}
+
+impl PassError {
+    /// The rank that is to blame, unless it is the one whose error this is.
+    pub(crate) fn rank(&self) -> Option<u32> {
+        match self {
+            Self::Ended(why) => why.rank(),
+            Self::Gone { rank, .. } | Self::Other { rank, .. } => Some(*rank),
+            Self::Missing { missing, .. } => missing.ranks.first().copied(),
+            Self::First { .. } | Self::Segment(_) | Self::System(_) => None,
+        }
+    }
 }
 
 /// Whether all ranks are still there; if not, why.
@@ -128,7 +148,8 @@ fn give(
     });
     made.inspect_err(|error| {
         // A rank that has the segment already reads no more.
-        let refusal = [&[REFUSAL], error.to_string().as_bytes()].concat();
+        let rank = error.rank().unwrap_or(first).to_le_bytes();
+        let refusal = [&[REFUSAL], &rank[..], error.to_string().as_bytes()].concat();
         for rank in &waiting {
             if let Err(error) = (&rank.stream).write_all(&refusal) {
                 tracing::debug!(local = rank.local, %error, "the reason why there is no shared memory was not sent to a rank");
@@ -229,12 +250,12 @@ fn fetch(
     // Local rank 0 answers when all ranks have come, or at its own deadline.
     stream.set_read_timeout(Some(wait.saturating_add(SILENCE)))?;
     sys::same_user(&stream)?;
-    let (fd, arena_bytes) = ask(&stream, key, local)?;
+    let (fd, arena_bytes) = ask(&stream, key, (first, local))?;
     Ok(NodeSegment::attach(fd, SegmentShape { arena_bytes, ..shape }, local)?)
 }
 
 /// Asks local rank 0 for the segment; its descriptor, and the bytes of each rank's arena.
-fn ask(mut stream: &UnixStream, key: &Key, local: u32) -> Result<(OwnedFd, usize), PassError> {
+fn ask(mut stream: &UnixStream, key: &Key, (first, local): (u32, u32)) -> Result<(OwnedFd, usize), PassError> {
     let gone = |error: io::Error| PassError::First { why: format!("it gave no answer ({error})") };
     let mut hello = [0; HELLO];
     hello[..32].copy_from_slice(&key.tag(PROOF, &[]));
@@ -249,9 +270,14 @@ fn ask(mut stream: &UnixStream, key: &Key, local: u32) -> Result<(OwnedFd, usize
             Ok((fd, arena))
         }
         Some((REFUSAL, _)) => {
-            let mut why = Vec::new();
+            let (mut rank, mut why) = ([0; 4], Vec::new());
+            stream.read_exact(&mut rank).map_err(gone)?;
             stream.take(LONGEST_REFUSAL).read_to_end(&mut why).map_err(gone)?;
-            Err(PassError::First { why: String::from_utf8_lossy(&why).into_owned() })
+            let why = String::from_utf8_lossy(&why).into_owned();
+            Err(match u32::from_le_bytes(rank) {
+                rank if rank == first => PassError::First { why },
+                rank => PassError::Other { rank, why },
+            })
         }
         Some(_) => {
             Err(PassError::First { why: "its answer is not one; run the same version on all ranks".into() })

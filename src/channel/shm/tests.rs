@@ -264,10 +264,12 @@ fn the_others_hear_at_once_why_the_first_rank_makes_no_memory() {
 
 #[test]
 fn who_has_come_hears_who_has_not() {
-    let told = meeting(22, [(0, SHAPE), (1, SHAPE)], Duration::from_millis(300));
+    let told = meeting(22, [(0, SHAPE), (1, SHAPE)], Duration::from_secs(2));
     for told in told {
         let told = told.unwrap_err();
-        assert!(told.contains(&format!("rank {} did not", std::process::id() * SHAPE.ranks + 2)), "{told}");
+        let named = format!("rank {} did not", std::process::id() * SHAPE.ranks + 2);
+        // The first rank, which waited for it as well, is not to blame.
+        assert!(told.starts_with(&named) && !told.contains("first rank"), "{told}");
     }
 }
 

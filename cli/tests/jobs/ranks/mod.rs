@@ -400,6 +400,25 @@ impl Job {
         assert!(kill(pid, name), "rank {rank} is gone");
     }
 
+    /// Stops a rank, and waits until all of its threads are stopped: a signal has no effect at once.
+    pub(crate) fn stop(&self, rank: u32) {
+        self.signal(rank, "STOP");
+        let pid = state_of(&self.shared).ranks[rank as usize].pid.unwrap();
+        let begin = Instant::now();
+        let is_stopped = || {
+            let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+            let stats =
+                threads.map(|thread| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
+            stats
+                .into_iter()
+                .all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+        };
+        while !is_stopped() {
+            assert!(begin.elapsed() < LIMIT, "process {pid} goes on after SIGSTOP");
+            std::thread::yield_now();
+        }
+    }
+
     /// Runs the shell's `commands` in the network namespace of this job.
     pub(crate) fn in_namespace(&self, commands: &str) {
         let pid = self.launcher.id().to_string();
