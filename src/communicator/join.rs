@@ -38,7 +38,7 @@ pub(super) struct Joined {
 impl Joined {
     /// Tells the other ranks why this one does not go on.
     pub(super) fn give_up(&mut self, why: &Error) {
-        self.control.give_up(&why.to_string());
+        self.control.give_up(why.rank(), &why.to_string());
     }
 }
 
@@ -122,7 +122,7 @@ pub(super) struct Reached {
 pub(super) fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error> {
     let Joined { roster, mut control, local } = joined;
     let reached = connect(config, grid, local, &roster, &mut control);
-    let reached = reached.inspect_err(|why| control.give_up(&why.to_string()))?;
+    let reached = reached.inspect_err(|why| control.give_up(why.rank(), &why.to_string()))?;
     Ok(Reached { control: Some(control), ..reached })
 }
 

@@ -413,9 +413,9 @@ pub enum ExchangeError {
     /// A rank cannot go on with the set-up.
     #[error("rank {rank} left the set-up: {why}")]
     GaveUp {
-        /// The rank.
+        /// The rank that left, or was found to have.
         rank: u32,
-        /// Its error.
+        /// The error of the rank that has told of it.
         why: String,
     },
     /// Ranks exchange different things.

@@ -221,9 +221,11 @@ impl ControlLink {
         result.inspect_err(|error| self.fail(error))
     }
 
-    /// Reports that this rank cannot go on with the set-up; all others get the error in their current or next exchange.
-    pub fn give_up(&mut self, why: &str) {
-        let rank = if let Role::Member { rank, .. } = &self.role { *rank } else { 0 };
+    /// Reports that this rank cannot go on with the set-up, because of rank `culprit` where that is another one; all others get the
+    /// error in their current or next exchange.
+    pub fn give_up(&mut self, culprit: Option<u32>, why: &str) {
+        let own = if let Role::Member { rank, .. } = &self.role { *rank } else { 0 };
+        let rank = culprit.unwrap_or(own);
         if self.failed.is_none() {
             self.send(&Message::Failed(ExchangeError::GaveUp { rank, why: why.to_owned() }));
         }

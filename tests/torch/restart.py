@@ -23,6 +23,8 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         # The message arrives when the other rank's operation is in progress.
         dist.recv(torch.empty(1), 0)
         os.kill(os.getpid(), signal.SIGKILL)
+    # torchrun, too, sees that rank 1 is dead, and may end this one before it has heard of it.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     work = dist.all_reduce(ones, async_op=True)
     dist.send(torch.ones(1), 1)
     try:

@@ -255,7 +255,11 @@ fn fetch(
 }
 
 /// Asks local rank 0 for the segment; its descriptor, and the bytes of each rank's arena.
-fn ask(mut stream: &UnixStream, key: &Key, (first, local): (u32, u32)) -> Result<(OwnedFd, usize), PassError> {
+fn ask(
+    mut stream: &UnixStream,
+    key: &Key,
+    (first, local): (u32, u32),
+) -> Result<(OwnedFd, usize), PassError> {
     let gone = |error: io::Error| PassError::First { why: format!("it gave no answer ({error})") };
     let mut hello = [0; HELLO];
     hello[..32].copy_from_slice(&key.tag(PROOF, &[]));

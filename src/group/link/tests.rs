@@ -137,15 +137,16 @@ fn a_rank_that_ends_between_exchanges_is_named_by_those_who_look() {
 
 #[test]
 fn all_hear_why_a_rank_gives_up() {
-    for gives_up in [0, 2] {
+    // By itself, and because of another one, which it has found dead.
+    for (gives_up, culprit) in [(0, None), (2, None), (0, Some(1)), (2, Some(0))] {
         let (results, _) = on_all(links(3), |rank, link| {
             if rank == gives_up {
-                link.give_up("no port");
+                link.give_up(culprit, "no port");
                 return None;
             }
             Some(link.all_gather("ways", b"x", SOON).unwrap_err())
         });
-        let expected = ExchangeError::GaveUp { rank: gives_up, why: "no port".into() };
+        let expected = ExchangeError::GaveUp { rank: culprit.unwrap_or(gives_up), why: "no port".into() };
         assert_eq!(results.into_iter().flatten().collect::<Vec<_>>(), vec![expected; 2]);
     }
 }
