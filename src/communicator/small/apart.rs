@@ -21,6 +21,10 @@ const LOOK_EVERY: u32 = 256;
 /// After this wait the rank checks which operation the other one runs instead.
 const SLOW: Duration = Duration::from_millis(50);
 
+/// How long ranks are waited for that have not published an operation in which others differ, where no majority is known without them: a
+/// rank that waits for a core on a busy machine counts as well.
+const LATE_VIEWS: Duration = Duration::from_secs(2);
+
 /// How far the tags of each other rank were found to be the same as this rank's.
 pub(super) struct Compared {
     through: Box<[Cell<u64>]>,
@@ -154,15 +158,19 @@ impl Cells {
                 return self.diverged(group, divergence, view, step);
             }
             // Where an operation of the engine is in dispute, its votes give the verdict.
-            if self.segment.dispute().is_none()
-                && (waited > VIEWS || self.have_all_published(number))
+            let is_small = self.segment.dispute().is_none();
+            let is_known = waited > LATE_VIEWS
+                || self.have_all_published(number)
+                || waited > VIEWS && self.is_majority_known(number);
+            if is_small
+                && is_known
                 && let Some(divergence) = self.judge(group, number, self.own_view(number).unwrap_or(*view))
             {
                 self.segment.set_verdict(&divergence);
                 self.segment.set_abort(divergence.rank.0, diverged());
                 continue;
             }
-            if waited > VERDICT {
+            if waited > if is_small { LATE_VIEWS + VERDICT } else { VERDICT } {
                 return group.outcomes.diverged(None, view, *view, step);
             }
             if let Err(error) = group.drive.poll() {
@@ -192,6 +200,13 @@ impl Cells {
         (0..segment.ranks()).all(|local| {
             segment.cell(local, number).tag().is_some() || segment.has_left(local) || segment.is_gone(local)
         })
+    }
+
+    /// Whether more than half of all ranks have published the same small operation `number`.
+    fn is_majority_known(&self, number: u64) -> bool {
+        let ranks = self.segment.ranks();
+        let tags: Vec<_> = (0..ranks).filter_map(|local| self.segment.cell(local, number).tag()).collect();
+        tags.iter().any(|tag| 2 * tags.iter().filter(|other| *other == tag).count() > ranks as usize)
     }
 
     /// The differing rank among those that have published small operation `number`: it calls another one, or has started fewer of them

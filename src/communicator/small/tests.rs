@@ -10,6 +10,7 @@ use shouter_reducer::dtype::DType;
 use super::*;
 use crate::communicator::CollectiveCall;
 use crate::communicator::tests::{each, ranks};
+use crate::engine::divergence::VIEWS;
 
 /// The rooted collectives.
 const ROOTED: [Collective; 4] =
@@ -298,6 +299,26 @@ fn differ(size: u32, culprit: u32, way: Way, collective: Collective, root: u32) 
         // Of two ranks, each sees the other one as the culprit.
         let blamed = if size == 2 { 1 - rank } else { culprit };
         assert!(text.contains(&format!("rank {blamed}: it runs")), "{what}: rank {rank}: {text}");
+    }
+}
+
+/// Ranks that wait for a core, say, in an operation in which another one differs.
+#[test]
+fn ranks_that_come_late_are_of_the_majority() {
+    for culprit in 0..3 {
+        let group = ranks(3);
+        let errors = each(&group, |group| {
+            let rank = group.rank();
+            if rank == (culprit + 1) % 3 {
+                std::thread::sleep(2 * VIEWS);
+            }
+            let item = Item::new(Collective::AllReduce, 3 + usize::from(rank == culprit), 0);
+            (rank, item.call(group, 0).expect_err("one has another number of elements"))
+        });
+        for (rank, error) in errors {
+            let text = error.to_string();
+            assert!(text.contains(&format!("rank {culprit}: it runs")), "rank {rank}: {text}");
+        }
     }
 }
 
