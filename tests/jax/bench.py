@@ -4,9 +4,11 @@
     python tests/jax/bench.py [--rounds 5] [--seconds 0.5] [--bytes 4,65536,1048576] [--ranks 1,2] [--json]
 
 `jax` is a compiled program that is one all-reduce, called and waited for; `nothing` the same program with a handler that does nothing, whose
-attributes, side effect and aliases are the same; they take turns in one process, fifty calls each. `library` is the library's own call
-(`shouter bench allreduce`, private memory). Each round is a job; printed are medians over the rounds of each round's median, in microseconds,
-with the least and the most of them. The program `shouter` has to be in the package or in PATH.
+attributes, side effect and aliases are the same; `library` the library's blocking call on a NumPy array, in place as the donated array of the program
+is; `then` the program that does nothing and behind it the library's call, timed as one: the array has passed through the core's caches then, as behind
+the all-reduce by JAX. All take turns in one process, fifty calls each. Each round is a job; printed are medians over the rounds of each round's
+median (`--lowest`: of each round's fastest twentieth, on a machine that computes something else), in microseconds, with the least and the most of them,
+and what is left of `jax` without `nothing` and `library`, and without `then`. The program `shouter` has to be in the package or in PATH.
 """
 import argparse
 import json
@@ -51,6 +53,7 @@ def nothing():
 def rank_main(options):
     import jax
     import jax.numpy as jnp
+    import numpy as np
     import shouter
     from shouter import jax as sj
 
@@ -62,21 +65,31 @@ def rank_main(options):
     idle = jax.jit(lambda x: sj.all_reduce(x), donate_argnums=0)
     found = []
     for array in arrays:
-        array = jax.block_until_ready(idle(array))
-        took = {"jax": [], "nothing": []}
+        array, own = jax.block_until_ready(idle(array)), np.zeros(array.shape, np.float32)
+
+        def library(array):
+            shouter.allreduce(own)
+            return array
+
+        def program(run):
+            return lambda array: jax.block_until_ready(run(array))
+
+        calls = {"jax": program(real), "nothing": program(idle), "library": library, "then": lambda array: library(program(idle)(array))}
+        took = {name: [] for name in calls}
         until = time.perf_counter() + options.seconds
         while True:
-            for name, call in (("jax", real), ("nothing", idle)):
+            for name, call in calls.items():
                 for _ in range(50):
                     began = time.perf_counter()
-                    array = jax.block_until_ready(call(array))
+                    array = call(array)
                     took[name].append((time.perf_counter() - began) * 1e6)
             # All ranks go on, or none.
             late = bytearray([time.perf_counter() > until])
             shouter.allreduce(late, "max")
             if late[0]:
                 break
-        found.append({name: statistics.median(times) for name, times in took.items()})
+        parts = 20 if options.lowest else 2
+        found.append({name: statistics.quantiles(times, n=parts)[0] for name, times in took.items()})
     if shouter.rank() == 0:
         Path(options.found).write_text(json.dumps(found))
     shouter.close()
@@ -86,19 +99,12 @@ def job(ranks, options):
     with tempfile.TemporaryDirectory() as folder:
         found = os.path.join(folder, "found")
         rank = [sys.executable, os.path.abspath(__file__), "--rank", "--found", found]
-        rank += ["--bytes", ",".join(map(str, options.bytes)), "--seconds", str(options.seconds)]
+        rank += ["--bytes", ",".join(map(str, options.bytes)), "--seconds", str(options.seconds), *["--lowest"] * options.lowest]
         start = [sys.executable, "-m", "shouter", "run", "-n", str(ranks), "--cores", "none", "--", *rank]
         ended = subprocess.run(start, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True)
         if ended.returncode:
             raise SystemExit(f"bench: the ranks failed:\n{ended.stdout}{ended.stderr}")
         return json.loads(Path(found).read_text())
-
-
-def library(ranks, options):
-    command = [sys.executable, "-m", "shouter", "bench", "allreduce", "--json", "--memory", "private", "--ranks", str(ranks)]
-    command += ["--bytes", ",".join(map(str, options.bytes)), "--seconds", str(options.seconds)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [json.loads(line)["p50_us"] for line in ended.stdout.splitlines() if line.startswith("{")]
 
 
 def main():
@@ -107,6 +113,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
     parser.add_argument("--seconds", type=float, default=0.5, help="for one row and round")
+    parser.add_argument("--lowest", action="store_true", help="the fastest twentieth of each round instead of its median")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--found", help=argparse.SUPPRESS)
@@ -114,22 +121,19 @@ def main():
     if options.rank:
         return rank_main(options)
     if not options.json:
-        head = "".join(f"{name + ' us':>32}" for name in ("jax", "nothing", "library"))
-        print(f"{'ranks':>5}{'bytes':>10}{head}{'jax - nothing - library':>25}")
+        head = "".join(f"{name + ' us':>28}" for name in ("jax", "nothing", "library", "then"))
+        print(f"{'ranks':>5}{'bytes':>10}{head}{'jax - nothing - library':>25}{'jax - then':>12}")
     for ranks in options.ranks:
-        each = [{"jax": [], "nothing": [], "library": []} for _ in options.bytes]
-        for _ in range(options.rounds):
-            for row, found, own in zip(each, job(ranks, options), library(ranks, options)):
-                row["jax"].append(found["jax"])
-                row["nothing"].append(found["nothing"])
-                row["library"].append(own)
-        for size, row in zip(options.bytes, each):
+        rounds = [job(ranks, options) for _ in range(options.rounds)]
+        for at, size in enumerate(options.bytes):
+            row = {name: [found[at][name] for found in rounds] for name in rounds[0][at]}
             if options.json:
                 print(json.dumps({"bytes": size, "ranks": ranks, "us": row}), flush=True)
                 continue
             middle = {name: statistics.median(times) for name, times in row.items()}
-            cells = "".join(f"{f'{middle[name]:.1f} ({min(times):.1f} to {max(times):.1f})':>32}" for name, times in row.items())
-            print(f"{ranks:>5}{size:>10}{cells}{middle['jax'] - middle['nothing'] - middle['library']:>25.1f}", flush=True)
+            cells = "".join(f"{f'{middle[name]:.1f} ({min(times):.1f} to {max(times):.1f})':>28}" for name, times in row.items())
+            left = middle["jax"] - middle["nothing"] - middle["library"]
+            print(f"{ranks:>5}{size:>10}{cells}{left:>25.1f}{middle['jax'] - middle['then']:>12.1f}", flush=True)
     return 0
 
 

@@ -4,9 +4,11 @@
     python tests/tensorflow/bench.py [--rounds 5] [--seconds 0.5] [--bytes 4,65536,1048576] [--ranks 2] [--json]
 
 `eager` is an all-reduce called eagerly, `function` a `tf.function` that is one; `nothing` the same with an asynchronous operation of the same shape
-that does nothing, and `library` the blocking call of the library on a NumPy array. They take turns in one process, 20 calls each. Each round is a
-job; printed are medians over the rounds of each round's median, in microseconds, and the ratio of each to the sum of its two parts. The program
-`shouter` has to be in the package or in PATH.
+that does nothing; `library` the blocking call of the library on a NumPy array, in place, and `apart` from one array into another, as the operation
+has it. `then` is the operation that does nothing and behind it the call `apart`, timed as one: the tensors have passed through the core's caches then,
+as behind an all-reduce by TensorFlow. All take turns in one process, 20 calls each. Each round is a job; printed are medians over the rounds of each
+round's median, in microseconds (`--lowest`: of each round's fastest twentieth, on a machine that computes something else), and the ratio of `eager` and
+`function` to the sum of `nothing` and `library`, and to `then`. The program `shouter` has to be in the package or in PATH.
 """
 import argparse
 import json
@@ -53,13 +55,22 @@ def rank_main(options):
     functions = tf.function(lambda x: st.all_reduce(x)), tf.function(lambda x: nothing(x))
     found = []
     for size in options.bytes:
-        x, array = tf.zeros(max(1, size // 4)), np.zeros(max(1, size // 4), np.float32)
+        x = tf.zeros(max(1, size // 4))
+        array, given, taken = (np.zeros(max(1, size // 4), np.float32) for _ in range(3))
+
+        def then(call):
+            call(x)
+            shouter.allreduce(given, out=taken)
+
         calls = {
             "eager": lambda: st.all_reduce(x),
             "function": lambda: functions[0](x),
             "eager nothing": lambda: nothing(x),
             "function nothing": lambda: functions[1](x),
             "library": lambda: shouter.allreduce(array),
+            "library apart": lambda: shouter.allreduce(given, out=taken),
+            "eager then": lambda: then(nothing),
+            "function then": lambda: then(functions[1]),
         }
         for call in calls.values():
             call()
@@ -76,7 +87,8 @@ def rank_main(options):
             shouter.allreduce(late, "max")
             if late[0]:
                 break
-        found.append({name: statistics.median(times) for name, times in took.items()})
+        parts = 20 if options.lowest else 2
+        found.append({name: statistics.quantiles(times, n=parts)[0] for name, times in took.items()})
     if shouter.rank() == 0:
         Path(options.found).write_text(json.dumps(found))
     shouter.close()
@@ -86,7 +98,7 @@ def job(ranks, options):
     with tempfile.TemporaryDirectory() as folder:
         found = os.path.join(folder, "found")
         rank = [sys.executable, os.path.abspath(__file__), "--rank", "--found", found]
-        rank += ["--bytes", ",".join(map(str, options.bytes)), "--seconds", str(options.seconds)]
+        rank += ["--bytes", ",".join(map(str, options.bytes)), "--seconds", str(options.seconds), *["--lowest"] * options.lowest]
         start = [sys.executable, "-m", "shouter", "run", "-n", str(ranks), "--cores", "none", "--", *rank]
         ended = subprocess.run(start, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}, capture_output=True, text=True)
         if ended.returncode:
@@ -100,26 +112,28 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks", type=lambda text: [int(part) for part in text.split(",")], default=[2])
     parser.add_argument("--seconds", type=float, default=0.5, help="for one row and round")
+    parser.add_argument("--lowest", action="store_true", help="the fastest twentieth of each round instead of its median")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--found", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
         return rank_main(options)
-    names = ["eager", "eager nothing", "function", "function nothing", "library"]
     if not options.json:
-        print(f"{'ranks':>5}{'bytes':>10}" + "".join(f"{name + ' us':>30}" for name in names) + f"{'eager ratio':>13}{'function ratio':>16}")
+        print(f"{'ranks':>5}{'bytes':>10}  {'':18}{'us':>28}{'/ (nothing + library)':>24}{'/ then':>9}")
     for ranks in options.ranks:
         rounds = [job(ranks, options) for _ in range(options.rounds)]
         for at, size in enumerate(options.bytes):
-            row = {name: [found[at][name] for found in rounds] for name in names}
+            row = {name: [found[at][name] for found in rounds] for name in rounds[0][at]}
             if options.json:
                 print(json.dumps({"bytes": size, "ranks": ranks, "us": row}), flush=True)
                 continue
             middle = {name: statistics.median(times) for name, times in row.items()}
-            cells = "".join(f"{f'{middle[name]:.1f} ({min(times):.1f} to {max(times):.1f})':>30}" for name, times in row.items())
-            ratios = [middle[name] / (middle[f"{name} nothing"] + middle["library"]) for name in ("eager", "function")]
-            print(f"{ranks:>5}{size:>10}{cells}{ratios[0]:>13.2f}{ratios[1]:>16.2f}", flush=True)
+            for name, times in row.items():
+                cells = f"{f'{middle[name]:.1f} ({min(times):.1f} to {max(times):.1f})':>28}"
+                if name in ("eager", "function"):
+                    cells += f"{middle[name] / (middle[f'{name} nothing'] + middle['library']):>24.2f}{middle[name] / middle[f'{name} then']:>9.2f}"
+                print(f"{ranks:>5}{size:>10}  {name:18}{cells}", flush=True)
     return 0
 
 

@@ -51,17 +51,18 @@ def all_reduce(x: Any, op: str = "sum", *, name: str | None = None, group: Group
     ascending order. `sum` and `avg` have derivatives: each rank's gradient is that of the sum of all ranks' losses.
     """
     at, named = _calls.place(group), _calls.naming(name, "all_reduce")
-    if isinstance(x, _tf.IndexedSlices):
-        return _sparse.all_reduce(x, op, at, named)
-    with _calls.arguments(at, named.name):
-        tensor = _calls.tensor_of(x, op)
-    return _calls.bind("all_reduce", tensor, at, named, op=op)
+    if not _calls.is_checked(x, op):
+        if isinstance(x, _tf.IndexedSlices):
+            return _sparse.all_reduce(x, op, at, named)
+        with _calls.arguments(at.group, named.name):
+            x = _calls.tensor_of(x, op)
+    return _calls.all_reduce(x, at.group, named, op)
 
 
 def broadcast(x: Any, root: int = 0, *, name: str | None = None, group: Group | None = None) -> Any:
     """Rank `root`'s `x` on every rank; all have one shape."""
     at, named = _calls.place(group), _calls.naming(name, "broadcast")
-    with _calls.arguments(at, named.name):
+    with _calls.arguments(at.group, named.name):
         _calls.check_root(root, at)
         tensor = _calls.tensor_of(x, None)
     return _calls.bind("broadcast", tensor, at, named, root=root)
@@ -72,7 +73,7 @@ def all_gather(x: Any, *, ragged: bool = False, name: str | None = None, group: 
     lengths, which the ranks tell each other first.
     """
     at, named = _calls.place(group), _calls.naming(name, "all_gather")
-    with _calls.arguments(at, _calls.rows_name(named) if ragged else named.name):
+    with _calls.arguments(at.group, _calls.rows_name(named) if ragged else named.name):
         tensor = _calls.tensor_of(x, None)
     if ragged:
         return _calls.all_gather_rows(tensor, at, named)[0]
@@ -84,7 +85,7 @@ def reduce_scatter(x: Any, op: str = "sum", *, name: str | None = None, group: G
     ranks do not divide its length, the first ranks have one row more.
     """
     at, named = _calls.place(group), _calls.naming(name, "reduce_scatter")
-    with _calls.arguments(at, named.name):
+    with _calls.arguments(at.group, named.name):
         tensor = _calls.tensor_of(x, op)
     return _calls.bind("reduce_scatter", tensor, at, named, op=op)
 
@@ -94,7 +95,7 @@ def all_to_all(x: Any, splits: Any = None, *, name: str | None = None, group: Gr
     number of ranks. With `splits`, splits[i] rows go to rank i, and what is returned is a pair: the rows that came, and how many from each rank.
     """
     at, named = _calls.place(group), _calls.naming(name, "all_to_all")
-    with _calls.arguments(at, named.name if splits is None else _calls.rows_name(named)):
+    with _calls.arguments(at.group, named.name if splits is None else _calls.rows_name(named)):
         tensor = _calls.tensor_of(x, None)
     if splits is not None:
         return _calls.all_to_all_rows(tensor, splits, at, named)

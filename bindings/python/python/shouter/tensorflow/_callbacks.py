@@ -54,5 +54,5 @@ class MetricAverage(keras.callbacks.Callback):
             return
         at = _calls.place(self._group)
         own = tf.constant([float(logs[name]) for name in names], tf.float64)
-        means = _calls.bind("all_reduce", own, at, _calls.Naming("metrics", False), op="avg")
+        means = _calls.all_reduce(own, at.group, _calls.Naming("metrics", False), "avg")
         logs.update(zip(names, means.numpy().tolist()))

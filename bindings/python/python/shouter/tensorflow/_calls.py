@@ -6,11 +6,12 @@ Derivatives are those of the sum of all ranks' losses.
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import re
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -80,10 +81,15 @@ class Naming(NamedTuple):
     is_fixed: bool
 
 
+@functools.cache
+def _eager(kind: str) -> Naming:
+    return Naming(kind, False)
+
+
 def naming(name: str | None, kind: str) -> Naming:
     """The name that was given, or one that is made."""
     if name is None:
-        return Naming(base(kind), False)
+        return _eager(kind) if tf.executing_eagerly() else Naming(base(kind), False)
     if "\0" in name:
         raise ArgumentError(f"{name!r}: a name has no NUL")
     return Naming(name, True)
@@ -94,10 +100,10 @@ class arguments:
     it. It stands for a function's run while one is traced, or where the other ranks run one.
     """
 
-    __slots__ = ("_at", "_is_of_run", "_name")
+    __slots__ = ("_group", "_is_of_run", "_name")
 
-    def __init__(self, at: Place, name: str | Callable[[], str], *, is_of_run: bool = False) -> None:
-        self._at, self._name, self._is_of_run = at, name, is_of_run
+    def __init__(self, group: int, name: str | Callable[[], str], *, is_of_run: bool = False) -> None:
+        self._group, self._name, self._is_of_run = group, name, is_of_run
 
     def __enter__(self) -> None:
         pass
@@ -105,29 +111,50 @@ class arguments:
     def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(why, Exception):
             name = self._name if isinstance(self._name, str) else self._name()
-            _core.named_refuse(self._at.group, name, str(why), self._is_of_run or not tf.executing_eagerly())
+            _core.named_refuse(self._group, name, str(why), self._is_of_run or not tf.executing_eagerly())
 
 
 def bind(operation: str, x: Any, at: Place, named: Naming, *more: Any, **attributes: Any) -> tf.Tensor:
-    """One operation. What TensorFlow refuses while it makes a graph is told to the others; eagerly, the kernel does that."""
-    call, is_eager = getattr(_kernels.operations(), f"shouter_{operation}"), tf.executing_eagerly()
-    # There are kernels for CPUs alone. An eager call saves the time to say so where there is nothing else.
-    if is_eager and _kernels.has_cpus_only():
+    """One operation, but an all-reduce."""
+    call = getattr(_kernels.operations(), f"shouter_{operation}")
+    if tf.executing_eagerly() and _kernels.has_cpus_only():
         return call(x, *more, named.name, *at, named.is_fixed, **attributes)
-    with tf.device("CPU"), contextlib.nullcontext() if is_eager else arguments(at, named.name):
+    with _bound(at.group, named.name):
         return call(x, *more, named.name, *at, named.is_fixed, **attributes)
 
 
-# Types and reductions that the library has.
-_checked: set[tuple[tf.DType, str | None]] = set()
+def all_reduce(x: Any, group: int, named: Naming, op: str) -> tf.Tensor:
+    """An all-reduce. Each frame and each attribute takes an eager call time, so it has no more of them than it needs."""
+    if tf.executing_eagerly() and _kernels.has_cpus_only():
+        return _kernels.operations().shouter_all_reduce(x, named.name, group, named.is_fixed, op)
+    with _bound(group, named.name):
+        return _kernels.operations().shouter_all_reduce(x, named.name, group, named.is_fixed, op)
+
+
+@contextlib.contextmanager
+def _bound(group: int, name: str) -> Iterator[None]:
+    """Has an operation made for a CPU, where alone there are kernels; an eager call saves the time for that where there is nothing else. What TensorFlow
+    refuses while it makes a graph is told to the others; eagerly, the kernel does that.
+    """
+    with tf.device("CPU"), contextlib.nullcontext() if tf.executing_eagerly() else arguments(group, name):
+        yield
+
+
+# Types, by TensorFlow's number, and reductions that the library has.
+_checked: set[tuple[int, str | None]] = set()
+
+
+def is_checked(x: Any, op: str | None) -> bool:
+    """Whether it is a tensor of a type that the library is known to have, for this reduction."""
+    return isinstance(x, tf.Tensor) and isinstance(op, str) and (x.dtype.as_datatype_enum, op) in _checked
 
 
 def tensor_of(x: Any, op: str | None) -> tf.Tensor:
     """`x` as a tensor of a type that the library has, for this reduction."""
     tensor = x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x)
-    if (tensor.dtype, op) not in _checked:
+    if (tensor.dtype.as_datatype_enum, op) not in _checked:
         _core.check_type(tensor.dtype.name, op)
-        _checked.add((tensor.dtype, op))
+        _checked.add((tensor.dtype.as_datatype_enum, op))
     return tensor
 
 
@@ -138,7 +165,7 @@ def rows_name(named: Naming) -> str:
 
 def all_gather_rows(x: tf.Tensor, at: Place, named: Naming) -> tuple[tf.Tensor, tf.Tensor]:
     """The rows of all ranks, and how many each has."""
-    with arguments(at, rows_name(named)):
+    with arguments(at.group, rows_name(named)):
         own = _rows(x, named)[None]
     rows = bind("all_gather", own, at, Naming(rows_name(named), False))
     return bind("all_gather_v", x, at, Naming(named.name, False), rows), rows
@@ -146,7 +173,7 @@ def all_gather_rows(x: tf.Tensor, at: Place, named: Naming) -> tuple[tf.Tensor, 
 
 def all_to_all_rows(x: tf.Tensor, splits: Any, at: Place, named: Naming) -> tuple[tf.Tensor, tf.Tensor]:
     """The rows that all ranks have for this one, and how many each has."""
-    with arguments(at, rows_name(named)):
+    with arguments(at.group, rows_name(named)):
         given = tf.convert_to_tensor(splits, dtype_hint=tf.int64)
         if not given.dtype.is_integer or not given.shape.is_compatible_with((at.size,)):
             raise ArgumentError(
@@ -171,11 +198,14 @@ def check_root(root: int, at: Place) -> None:
         raise ArgumentError(f"broadcast: root {root} is no rank of {at.size}")
 
 
-def _of(operation: tf.Operation) -> tuple[Place, str]:
+def _of(operation: tf.Operation) -> tuple[Place, Naming]:
     """An operation's place, and the name of the operation that is its derivative."""
-    at = Place(*(operation.get_attr(name) for name in Place._fields))
+    return Place(*(operation.get_attr(name) for name in Place._fields)), _of_derivative(operation)
+
+
+def _of_derivative(operation: tf.Operation) -> Naming:
     # A function may have several derivatives of one operation.
-    return at, base(operation.get_attr("tensor_name").decode() + "/gradient")
+    return Naming(base(operation.get_attr("tensor_name").decode() + "/gradient"), False)
 
 
 def _reduction(operation: tf.Operation) -> str:
@@ -187,51 +217,50 @@ def _reduction(operation: tf.Operation) -> str:
 
 @tf.RegisterGradient("ShouterAllReduce")
 def _of_all_reduce(operation: tf.Operation, gradient: Any) -> tf.Tensor:
-    at, name = _of(operation)
-    return bind("all_reduce", gradient, at, Naming(name, False), op=_reduction(operation))
+    return all_reduce(gradient, operation.get_attr("group"), _of_derivative(operation), _reduction(operation))
 
 
 @tf.RegisterGradient("ShouterBroadcast")
 def _of_broadcast(operation: tf.Operation, gradient: Any) -> tf.Tensor:
-    at, name = _of(operation)
-    total = bind("all_reduce", gradient, at, Naming(name, False), op="sum")
+    at, named = _of(operation)
+    total = all_reduce(gradient, at.group, named, "sum")
     return total if at.rank == operation.get_attr("root") else tf.zeros_like(total)
 
 
 @tf.RegisterGradient("ShouterAllGather")
 def _of_all_gather(operation: tf.Operation, gradient: Any) -> tf.Tensor:
-    at, name = _of(operation)
-    return bind("reduce_scatter", gradient, at, Naming(name, False), op="sum")
+    at, named = _of(operation)
+    return bind("reduce_scatter", gradient, at, named, op="sum")
 
 
 @tf.RegisterGradient("ShouterReduceScatter")
 def _of_reduce_scatter(operation: tf.Operation, gradient: Any) -> tf.Tensor:
-    at, name = _of(operation)
+    at, named = _of(operation)
     # The first ranks have one row more where the ranks do not divide them.
     all_rows = tf.shape(operation.inputs[0], tf.int64)[0]
     rows = all_rows // at.size + tf.cast(tf.range(at.size, dtype=tf.int64) < all_rows % at.size, tf.int64)
-    blocks = bind("all_gather_v", gradient, at, Naming(name, False), rows)
+    blocks = bind("all_gather_v", gradient, at, named, rows)
     blocks.set_shape(operation.inputs[0].shape)
     return blocks if _reduction(operation) == "sum" else blocks / at.size
 
 
 @tf.RegisterGradient("ShouterAllToAll")
 def _of_all_to_all(operation: tf.Operation, gradient: Any) -> tf.Tensor:
-    at, name = _of(operation)
-    return bind("all_to_all", gradient, at, Naming(name, False))
+    at, named = _of(operation)
+    return bind("all_to_all", gradient, at, named)
 
 
 @tf.RegisterGradient("ShouterAllGatherV")
 def _of_all_gather_rows(operation: tf.Operation, gradient: Any) -> tuple[tf.Tensor, None]:
-    at, name = _of(operation)
+    at, named = _of(operation)
     rows = operation.inputs[1]
-    total = bind("all_reduce", gradient, at, Naming(name, False), op="sum")
+    total = all_reduce(gradient, at.group, named, "sum")
     begin = tf.reduce_sum(rows[: at.rank])
     return total[begin : begin + rows[at.rank]], None
 
 
 @tf.RegisterGradient("ShouterAllToAllV")
 def _of_all_to_all_rows(operation: tf.Operation, gradient: Any) -> tuple[tf.Tensor, None, None]:
-    at, name = _of(operation)
+    at, named = _of(operation)
     _, taken, given = operation.inputs
-    return bind("all_to_all_v", gradient, at, Naming(name, False), given, taken), None, None
+    return bind("all_to_all_v", gradient, at, named, given, taken), None, None

@@ -18,7 +18,7 @@ _SMALL = (tf.float16, tf.bfloat16)
 
 def all_reduce(x: tf.IndexedSlices, op: str, at: _calls.Place, named: _calls.Naming) -> tf.IndexedSlices:
     """The sum or mean of all ranks' slices, each index once, in ascending order."""
-    with _calls.arguments(at, _calls.rows_name(named)):
+    with _calls.arguments(at.group, _calls.rows_name(named)):
         if op not in ("sum", "avg"):
             raise ArgumentError(f"'{named.name}': {op} of tf.IndexedSlices; there are sum and avg only: convert it by tf.convert_to_tensor")
         _core.check_type(x.dtype.name, op)
@@ -53,7 +53,7 @@ def all_reduce(x: tf.IndexedSlices, op: str, at: _calls.Place, named: _calls.Nam
 
         def reduced() -> tuple[tf.Tensor, tf.Tensor]:
             dense = tf.math.unsorted_segment_sum(values, indices, length)
-            sums = _calls.bind("all_reduce", dense, at, _calls.Naming(f"{named.name}/dense", False), op="sum")
+            sums = _calls.all_reduce(dense, at.group, _calls.Naming(f"{named.name}/dense", False), "sum")
             every = tf.reshape(tf.where(tf.reduce_any(sums != 0, tf.range(1, tf.rank(sums)))), [-1])
             return tf.cast(every, indices.dtype), tf.gather(sums, every)
 

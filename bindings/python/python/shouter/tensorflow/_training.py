@@ -65,7 +65,7 @@ def refusals(gradients: Sequence[Any], names: Sequence[str], group: Group | None
         is_sparse = first < len(gradients) and isinstance(gradients[first], tf.IndexedSlices)
         return _calls.rows_name(named) if is_sparse else named.name
 
-    with _calls.arguments(_calls.place(group), submitted, is_of_run=True):
+    with _calls.arguments(_calls.place(group).group, submitted, is_of_run=True):
         yield
 
 
@@ -99,15 +99,15 @@ def _reduced(gradients: Sequence[Any], names: Sequence[str], op: str, at: _calls
             continue
         named = _calls.Naming(_name_of(scope, number, name), False)
         if isinstance(gradient, tf.IndexedSlices):
-            with _calls.arguments(at, _calls.rows_name(named)):
+            with _calls.arguments(at.group, _calls.rows_name(named)):
                 slices, finish = prepare(gradient)
             found.append(finish(_sparse.all_reduce(slices, op, at, named)))
             continue
-        with _calls.arguments(at, named.name):
+        with _calls.arguments(at.group, named.name):
             sent, finish = prepare(gradient)
             tensor = _calls.tensor_of(sent, op)
         declared.append(named.name)
-        found.append(finish(_calls.bind("all_reduce", tensor, at, named, op=op)))
+        found.append(finish(_calls.all_reduce(tensor, at.group, named, op)))
     _core.named_declare(at.group, declared)
     return found
 
@@ -179,7 +179,7 @@ def changed(optimizer: Any, step: Callable[[Any, list[Any], list[Any], Callable[
 @contextlib.contextmanager
 def refusals_of_broadcast(variables: Sequence[Any], group: Group | None) -> Iterator[None]:
     """What is refused inside, before variables are broadcast, fails on the other ranks, too, at the first variable."""
-    with _calls.arguments(_calls.place(group), lambda: _broadcast_name(_calls.base("broadcast"), 0, variables[0]) if variables else "broadcast"):
+    with _calls.arguments(_calls.place(group).group, lambda: _broadcast_name(_calls.base("broadcast"), 0, variables[0]) if variables else "broadcast"):
         yield
 
 
@@ -193,7 +193,7 @@ def broadcast_variables(variables: Sequence[Any], root: int = 0, *, group: Group
     scope = _calls.base("broadcast")
     for number, variable in enumerate(variables):
         named = _calls.Naming(_broadcast_name(scope, number, variable), False)
-        with _calls.arguments(at, named.name):
+        with _calls.arguments(at.group, named.name):
             _calls.check_root(root, at)
             value = _calls.tensor_of(variable, None)
         variable.assign(_calls.bind("broadcast", value, at, named, root=root))

@@ -97,9 +97,9 @@ class Collective : public AsyncOpKernel {
   Collective(OpKernelConstruction* construction, const char* kind) : AsyncOpKernel(construction), kind_(kind) {
     OP_REQUIRES_OK(construction, construction->GetAttr("tensor_name", &name_));
     OP_REQUIRES_OK(construction, construction->GetAttr("group", &group_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("rank", &rank_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("size", &size_));
     OP_REQUIRES_OK(construction, construction->GetAttr("is_fixed", &is_fixed_));
+    if (construction->HasAttr("rank")) OP_REQUIRES_OK(construction, construction->GetAttr("rank", &rank_));
+    if (construction->HasAttr("size")) OP_REQUIRES_OK(construction, construction->GetAttr("size", &size_));
     if (construction->HasAttr("op")) OP_REQUIRES_OK(construction, construction->GetAttr("op", &op_));
     if (construction->HasAttr("root")) OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
   }
@@ -234,19 +234,22 @@ extern "C" void shouter_set_calls(void* submits, void* refuses) {
 
 // All are stateful, so they are neither run while a graph is optimised, nor left out, nor merged. Their communication is why TensorFlow passes
 // their UnavailableError on.
-#define SHOUTER_OP(NAME) \
-  REGISTER_OP(NAME)      \
-      .Input("input: T") \
-      .Attr("T: type")   \
-      .Attr("tensor_name: string").Attr("group: int").Attr("rank: int").Attr("size: int").Attr("is_fixed: bool").SetIsStateful().SetIsDistributedCommunication().Output("output: T")
+#define SHOUTER_OP(NAME, PLACE)                                                          \
+  REGISTER_OP(NAME)                                                                      \
+      .Input("input: T")                                                                 \
+      .Attr("T: type")                                                                   \
+      .Attr("tensor_name: string").Attr("group: int") PLACE.Attr("is_fixed: bool").SetIsStateful().SetIsDistributedCommunication().Output("output: T")
 
-SHOUTER_OP("ShouterAllReduce").Attr("op: string").SetShapeFn(tensorflow::shape_inference::UnchangedShape);
-SHOUTER_OP("ShouterBroadcast").Attr("root: int").SetShapeFn(tensorflow::shape_inference::UnchangedShape);
-SHOUTER_OP("ShouterAllGather").SetShapeFn([](InferenceContext* context) { return FirstAxis(context, true); });
-SHOUTER_OP("ShouterReduceScatter").Attr("op: string").SetShapeFn([](InferenceContext* context) { return FirstAxis(context, false); });
-SHOUTER_OP("ShouterAllToAll").SetShapeFn(tensorflow::shape_inference::UnchangedShape);
-SHOUTER_OP("ShouterAllGatherV").Input("rows: int64").SetShapeFn(AnyRows);
-SHOUTER_OP("ShouterAllToAllV").Input("taken: int64").Input("given: int64").SetShapeFn(AnyRows);
+// Each attribute takes an eager call time, and an all-reduce needs to know neither.
+#define SHOUTER_PLACE .Attr("rank: int").Attr("size: int")
+
+SHOUTER_OP("ShouterAllReduce", ).Attr("op: string").SetShapeFn(tensorflow::shape_inference::UnchangedShape);
+SHOUTER_OP("ShouterBroadcast", SHOUTER_PLACE).Attr("root: int").SetShapeFn(tensorflow::shape_inference::UnchangedShape);
+SHOUTER_OP("ShouterAllGather", SHOUTER_PLACE).SetShapeFn([](InferenceContext* context) { return FirstAxis(context, true); });
+SHOUTER_OP("ShouterReduceScatter", SHOUTER_PLACE).Attr("op: string").SetShapeFn([](InferenceContext* context) { return FirstAxis(context, false); });
+SHOUTER_OP("ShouterAllToAll", SHOUTER_PLACE).SetShapeFn(tensorflow::shape_inference::UnchangedShape);
+SHOUTER_OP("ShouterAllGatherV", SHOUTER_PLACE).Input("rows: int64").SetShapeFn(AnyRows);
+SHOUTER_OP("ShouterAllToAllV", SHOUTER_PLACE).Input("taken: int64").Input("given: int64").SetShapeFn(AnyRows);
 
 #define SHOUTER_KERNEL(NAME, KIND)                                                                       \
   class NAME##Kernel : public Collective {                                                               \

@@ -46,7 +46,7 @@ def _refusals(process_set: ProcessSet, kind: str, name: str | None, *, is_sparse
         named = _calls.naming(name, kind)
         return _calls.rows_name(named) if is_sparse else named.name
 
-    with _calls.arguments(_calls.place(group_of(process_set)), submitted):
+    with _calls.arguments(_calls.place(group_of(process_set)).group, submitted):
         yield
 
 
