@@ -8,7 +8,7 @@ that does nothing; `library` the blocking call of the library on a NumPy array, 
 has it. `then` is the operation that does nothing and behind it the call `apart`, timed as one: the tensors have passed through the core's caches then,
 as behind an all-reduce by TensorFlow. All take turns in one process, 20 calls each. Each round is a job; printed are medians over the rounds of each
 round's median, in microseconds (`--lowest`: of each round's fastest twentieth, on a machine that computes something else), and the ratio of `eager` and
-`function` to the sum of `nothing` and `library`, and to `then`. The program `shouter` has to be in the package or in PATH.
+`function` to the sum of `nothing` and `library`, of `nothing` and `apart`, and to `then`. The program `shouter` has to be in the package or in PATH.
 """
 import argparse
 import json
@@ -120,7 +120,7 @@ def main():
     if options.rank:
         return rank_main(options)
     if not options.json:
-        print(f"{'ranks':>5}{'bytes':>10}  {'':18}{'us':>28}{'/ (nothing + library)':>24}{'/ then':>9}")
+        print(f"{'ranks':>5}{'bytes':>10}  {'':18}{'us':>28}{'/ (nothing + library)':>24}{'/ (nothing + apart)':>22}{'/ then':>9}")
     for ranks in options.ranks:
         rounds = [job(ranks, options) for _ in range(options.rounds)]
         for at, size in enumerate(options.bytes):
@@ -132,7 +132,8 @@ def main():
             for name, times in row.items():
                 cells = f"{f'{middle[name]:.1f} ({min(times):.1f} to {max(times):.1f})':>28}"
                 if name in ("eager", "function"):
-                    cells += f"{middle[name] / (middle[f'{name} nothing'] + middle['library']):>24.2f}{middle[name] / middle[f'{name} then']:>9.2f}"
+                    parts = [middle[f"{name} nothing"] + middle[call] for call in ("library", "library apart")]
+                    cells += f"{middle[name] / parts[0]:>24.2f}{middle[name] / parts[1]:>22.2f}{middle[name] / middle[f'{name} then']:>9.2f}"
                 print(f"{ranks:>5}{size:>10}  {name:18}{cells}", flush=True)
     return 0
 

@@ -111,8 +111,8 @@ unsafe extern "C" fn submit(group: i64, request: *const Request, done: Done, con
     let refused = match (named, submission) {
         (Err(why), _) => why,
         (_, Err(why)) => Failure::of(&why, ""),
-        (Ok(named), Ok(Read { name, view, call, about, run })) => {
-            named.submit(name, view, Operation { call, about, end, run }, is_awaited);
+        (Ok(named), Ok(Read { name, view, call, run })) => {
+            named.submit(name, view, Operation { call, end, run }, is_awaited);
             return;
         }
     };
@@ -147,11 +147,10 @@ struct Read {
     name: String,
     view: String,
     call: Call,
-    about: String,
     run: Option<i64>,
 }
 
-/// A request's name, what it is for people and for ranks without data, and the library's call.
+/// A request's name, what it is for people, and the library's call.
 ///
 /// # Safety
 /// As for [`submit`].
@@ -168,9 +167,8 @@ unsafe fn read(request: &Request) -> Result<Read, Error> {
         unsafe { std::slice::from_raw_parts(at, count) }.iter().map(|count| *count as usize).collect()
     };
     let name = text(request.name)?;
-    let words = [text(request.kind)?, text(request.op)?, text(request.dtype)?];
-    let (kind, op, dtype) = (call::kind(words[0])?, call::op(words[1])?, call::dtype(words[2])?);
-    let about = format!("{} {}", words.join(" "), request.input_bytes / dtype.size());
+    let kind = call::kind(text(request.kind)?)?;
+    let (op, dtype) = (call::op(text(request.op)?)?, call::dtype(text(request.dtype)?)?);
     let (root, output) = (request.root, (request.output as usize, request.output_bytes));
     let is_broadcast = kind == Collective::Broadcast;
     // A broadcast has one tensor, the output.
@@ -179,18 +177,21 @@ unsafe fn read(request: &Request) -> Result<Read, Error> {
         given: counts(request.given, request.given_count),
         taken: counts(request.taken, request.taken_count),
     };
-    let more = match kind {
-        Collective::Broadcast => format!(" from rank {root}"),
-        Collective::AllReduce | Collective::ReduceScatter | Collective::ReduceScatterV => format!(", {op}"),
-        _ => String::new(),
-    };
-    let view = match request.is_fixed {
-        true => format!("{kind} of {} x {dtype}{more}", request.input_bytes / dtype.size()),
-        false => UNNAMED.to_owned(),
+    let view = if request.is_fixed {
+        let more = match kind {
+            Collective::Broadcast => format!(" from rank {root}"),
+            Collective::AllReduce | Collective::ReduceScatter | Collective::ReduceScatterV => {
+                format!(", {op}")
+            }
+            _ => String::new(),
+        };
+        format!("{kind} of {} x {dtype}{more}", request.input_bytes / dtype.size())
+    } else {
+        UNNAMED.to_owned()
     };
     let call = Call { kind, input, output, dtype, op, root, factor: None, counts, stream: None };
     let run = (!request.is_awaited).then_some(request.run);
-    Ok(Read { name: name.to_owned(), view, call, about, run })
+    Ok(Read { name: name.to_owned(), view, call, run })
 }
 
 /// Puts names that `shouter.tensorflow` has made into the table in this order when its ranks next agree.

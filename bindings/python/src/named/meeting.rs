@@ -252,12 +252,12 @@ impl Named {
             let state = lock(&self.state);
             for id in met {
                 // It stays there until the ranks have told each other: where one fails meanwhile, the end of the group is that of all operations.
-                let part = match state.first(*id).map(|submitted| &submitted.what) {
-                    Some(What::Operation(operation)) => (SUBMITTED, &*operation.about),
-                    Some(What::Refused { why, .. }) => (REFUSED, &**why),
-                    None => (JOINED, ""),
+                let (part, text) = match state.first(*id).map(|submitted| &submitted.what) {
+                    Some(What::Operation(operation)) => (SUBMITTED, about(&operation.call)),
+                    Some(What::Refused { why, .. }) => (REFUSED, why.clone()),
+                    None => (JOINED, String::new()),
                 };
-                put(&mut own, &[&[part.0], part.1.as_bytes()].concat());
+                put(&mut own, &[&[part], text.as_bytes()].concat());
             }
             state.joined.is_some()
         };
@@ -327,6 +327,12 @@ impl Named {
 
 const STILL: &str =
     "only allreduce by Average or Sum of dense tensors, what is made of it, and barrier go on";
+
+/// An operation as other ranks are told of it, in words that [`like`] reads.
+fn about(call: &Call) -> String {
+    let elements = call.input.1 / call.dtype.size();
+    format!("{} {} {} {elements}", call.kind.name(), call.op, crate::element::name(call.dtype))
+}
 
 /// An all-reduce as another rank tells of its own, without memory; none where zeroes would change the result.
 fn like(about: &str) -> Option<(Call, usize)> {

@@ -29,8 +29,6 @@ pub(super) enum What {
 
 pub(super) struct Operation {
     pub(super) call: Call,
-    /// What a rank without data needs of it, as [`super::meeting`] reads it.
-    pub(super) about: String,
     pub(super) end: End,
     /// The function's run that it is of; none for an eager call.
     pub(super) run: Option<i64>,
