@@ -97,12 +97,6 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
     Ok(Ports { stacks, kind })
 }
 
-/// Whether a port can have several queues: each leads to the same one of the other end, or a NIC deals out what arrives. (A memif port
-/// of several does not always come up.)
-pub(crate) fn has_queues(port: &PortConfig) -> bool {
-    port.device.split_once(':').is_some_and(|(driver, _)| ["vhost", "virtio", "pci"].contains(&driver))
-}
-
 /// Whether a port is a NIC.
 fn is_nic(port: &PortConfig) -> bool {
     port.device.starts_with("pci:")

@@ -25,10 +25,9 @@ use super::table::Tables;
 use super::transport::{ChannelFacts, Transport};
 use super::windows::DirectWindows;
 use super::{Group, Job};
-use crate::channel::port;
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment};
 use crate::channel::up::UpChannels;
-use crate::config::{Builder, Config, Idle, Mode, TransportChoice};
+use crate::config::{Builder, Config, Idle, Mode};
 use crate::engine::{Engine, EngineParts};
 use crate::error::Error;
 use crate::group::meeting;
@@ -82,8 +81,6 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         ..Plan::default()
     };
     let rank = Rank(config.rank);
-    check_one_host(&config)?;
-    check_shards(&config)?;
     let mut joined = match config.size {
         1 => None,
         _ => Some(join(&config, &plan)?),
@@ -398,65 +395,9 @@ fn register_results(up: &mut UpChannels, node: &NodeSegment) {
     }
 }
 
-/// Shared memory alone serves one host; all ranks know by themselves whether there are more.
-fn check_one_host(config: &Config) -> Result<(), Error> {
-    match config.transport {
-        TransportChoice::Shm if config.local_size < config.size => Err(Error::Config(format!(
-            "transport = \"shm\" serves one host, and {} of the job's {} ranks are on this one; use transport = \"auto\"",
-            config.local_size, config.size
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// What several shards cannot do yet is refused, but for what the selection of the transports decides.
-fn check_shards(config: &Config) -> Result<(), Error> {
-    if config.shards == 1 || config.size == 1 {
-        return Ok(());
-    }
-    let refused = |why: String, remedy: &str| {
-        Err(Error::Config(format!(
-            "shards = {} {why}; {remedy}, or set shards = 1 on all ranks",
-            config.shards
-        )))
-    };
-    if config.mode != Mode::Dedicated {
-        return refused("needs threads that drive the network".into(), "set mode = \"dedicated\"");
-    }
-    if config.local_size > 1 {
-        let why = format!("serves one rank on each host, and there are {} on this one", config.local_size);
-        return refused(why, "run one rank on each host");
-    }
-    if !matches!(config.transport, TransportChoice::Auto | TransportChoice::Rud | TransportChoice::Tcp) {
-        let why =
-            format!("spreads rud and tcp over shards, and not transport = \"{}\"", config.transport.name());
-        return refused(why, "set transport = \"rud\" or \"tcp\"");
-    }
-    if let Some(port) = config.ports.iter().find(|port| !port::has_queues(port)) {
-        let why = format!(
-            "needs ports of several queues (vhost, virtio, and NICs by pci), and {} has one",
-            port.device
-        );
-        return refused(why, "name such ports");
-    }
-    match config.schedule.of(Collective::AllReduce) {
-        Some(named) if !named.keeps_order() => {
-            let why =
-                format!("cuts tensors, on whose size the order of all-reduces by {} depends", named.name());
-            refused(why, "leave it out of the key schedule")
-        }
-        _ => Ok(()),
-    }
-}
-
 /// The configured transport must be able to serve these hosts.
 fn check_hosts(config: &Config, grid: &Grid) -> Result<(), Error> {
-    if config.transport == TransportChoice::Rud && grid.most_locals() > 1 {
-        return Err(Error::Config(format!(
-            "transport = \"rud\" alone serves one rank on each host, and the job has {}; use transport = \"auto\"",
-            grid.most_locals()
-        )));
-    }
+    config.check_locals(grid.most_locals())?;
     for collective in Collective::ALL {
         let Some(algorithm) = config.schedule.of(collective) else { continue };
         if !algorithm.serves(collective, grid) {

@@ -453,11 +453,6 @@ fn no_transport(
              `ip route get` on both hosts, or use transport = \"auto\"",
             local.advertised.rdma, theirs.rdma
         ),
-        _ if local.advertised.ports.is_empty() => format!(
-            "{}{own} has no port to {rank}; name its ports in the configuration (ports = [{{ device = \"...\", address = \
-             \"...\" }}]), or start the job with `shouter run --hosts`",
-            because(config)
-        ),
         _ => format!(
             "{}no port of {own} leads to {rank}, whose addresses are {:?}; add it to a port's peers",
             because(config),

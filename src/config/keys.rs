@@ -24,7 +24,7 @@ const fn key(
 
 /// A duration, as the messages describe it.
 pub(super) const DURATION: &str =
-    "a time such as \"10s\", \"500ms\", \"30min\" or \"2h\", or a number of seconds, above zero";
+    "a time such as \"10s\", \"500ms\", \"30min\" or \"2h\", or a number of seconds, above zero and at most 366 days (8784h)";
 /// A share, as the messages describe it.
 pub(super) const PERCENT: &str = "a percentage from \"0%\" to below \"100%\", such as \"0.1%\"";
 
@@ -124,7 +124,7 @@ pub const KEYS: &[KeySpec] = &[
     ),
     key(
         "cores",
-        "a list of core numbers such as \"0,2-5\"",
+        "a list of core numbers such as \"0,2-5\", each from 0 to 4095 and named once",
         "none: threads are not pinned",
         "the cores that this rank's threads may be pinned to",
     ),
@@ -283,7 +283,7 @@ pub const KEYS: &[KeySpec] = &[
     ),
     key(
         "metrics",
-        "an address with a port such as 127.0.0.1:9400, or the path of a file, with a slash in it",
+        "an address with a port such as 127.0.0.1:9400, or the path of a file, with a slash in it, and with %r where a host has several ranks",
         "none",
         "show this rank's counters to Prometheus: at /metrics of that port plus the local rank, or in a file that is written every 10 s (for the node \
          exporter's textfile collector), with %r standing for the rank; where that cannot be, the rank warns and goes on without. Who reaches the port reads \

@@ -53,6 +53,7 @@ pub(crate) use placement::StorePlacement;
 pub use shouter_reducer::grid::Levels;
 pub use shouter_reducer::plan::Overrides;
 
+mod check;
 mod costs;
 mod error;
 pub mod keys;
@@ -219,6 +220,8 @@ pub struct Config {
     pub local_rank: u32,
     /// The number of ranks on this host.
     pub local_size: u32,
+    /// Whether `shouter run` has started the ranks, so that all its hosts are this machine.
+    pub(crate) on_one_machine: bool,
     /// This host's number, where it was given. The roster's is the one that counts.
     pub node: Option<u32>,
     /// The address of the rendezvous.
@@ -447,6 +450,7 @@ impl Builder {
             size: place.size,
             local_rank: place.local_rank,
             local_size: place.local_size,
+            on_one_machine: environment.get(OF_RUN).is_some(),
             node: place.node,
             rendezvous: place.rendezvous,
             store: place.store,

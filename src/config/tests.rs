@@ -542,3 +542,51 @@ fn a_host_comes_before_its_ranks() {
         &["node 0", "iplist", "1"],
     );
 }
+
+/// What needs neither a device nor the other ranks is found before they meet.
+#[test]
+fn values_that_cannot_hold_together_are_refused_before_the_join() {
+    let of_four = |more: &[(&str, &str)]| {
+        let place = [("SHOUTER_SIZE", "4"), ("SHOUTER_ADDR", "10.0.0.1")];
+        let config = two_ranks(&[&place[..], &[("SHOUTER_RANK", "0")], more].concat()).unwrap();
+        config.check().map(|()| config)
+    };
+    let sharded = ("SHOUTER_SHARDS", "2");
+    let (dedicated, one) = (("SHOUTER_MODE", "dedicated"), ("SHOUTER_LOCAL_SIZE", "1"));
+    let port = |device| format!(r#"[{{"device": "{device}", "address": "10.0.0.1/24"}}]"#);
+    let (vhost, memif) = (port("vhost:/a"), port("memif-server:/a"));
+    let [vhost, memif] = [&vhost, &memif].map(|ports| ("SHOUTER_PORTS", ports.as_str()));
+    let [shm, rud, tcp, kernel] = ["shm", "rud", "tcp", "kernel"].map(|name| ("SHOUTER_TRANSPORT", name));
+    says(of_four(&[shm]), &["transport = \"shm\" serves one host, and 2 of the job's 4", "auto"]);
+    says(of_four(&[rud, vhost]), &["serves one rank on each host", "auto"]);
+    says(of_four(&[sharded]), &["shards = 2 needs threads", "mode = \"dedicated\""]);
+    says(of_four(&[sharded, dedicated]), &["serves one rank on each host, and there are 2"]);
+    says(of_four(&[sharded, dedicated, one, kernel]), &["not transport = \"kernel\""]);
+    says(of_four(&[sharded, dedicated, one, memif]), &["several queues", "memif-server:/a has one"]);
+    says(
+        of_four(&[sharded, dedicated, one, vhost, ("SHOUTER_SCHEDULE", "all_reduce:ring")]),
+        &["order of all-reduces by ring"],
+    );
+    says(of_four(&[tcp]), &["transport = \"tcp\" sends over ports, and rank 0 has no port"]);
+    says(of_four(&[("SHOUTER_RUD_SEAL", "on")]), &["RUD alone, and rank 0 has no port"]);
+    of_four(&[sharded, dedicated, one, rud, vhost]).unwrap();
+    of_four(&[tcp, ("SHOUTER_RANK", "1")]).expect("only a leader has ports");
+    of_four(&[]).unwrap();
+}
+
+/// One file holds the counters of one rank.
+#[test]
+fn ranks_of_one_machine_write_their_counters_to_files_of_their_own() {
+    let file = ("SHOUTER_METRICS", "m/x.prom");
+    let checked = |more: &[(&str, &str)]| {
+        let config = two_ranks(more).unwrap();
+        config.check().map(|()| config)
+    };
+    says(checked(&[file]), &["metrics = \"m/x.prom\" is one file for 2 ranks", "%r"]);
+    checked(&[("SHOUTER_METRICS", "m/%r.prom")]).unwrap();
+    checked(&[("SHOUTER_METRICS", "127.0.0.1:9400")]).unwrap();
+    // Hosts have files of their own, unless `shouter run` emulates them.
+    let two_hosts = [file, ("SHOUTER_LOCAL_SIZE", "1"), ("SHOUTER_ADDR", "10.0.0.1")];
+    checked(&two_hosts).unwrap();
+    says(checked(&[&two_hosts[..], &[(OF_RUN, "1")]].concat()), &["one file for 2 ranks"]);
+}

@@ -24,6 +24,9 @@ mod http;
 /// The interval between two versions of the file.
 const EVERY: Duration = Duration::from_secs(10);
 
+/// What stands for the rank in the name of a file.
+const RANK: &str = "%r";
+
 /// Where the counters go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsTarget {
@@ -46,11 +49,19 @@ impl MetricsTarget {
         Some(Self::Http(SocketAddr::new(host, port)))
     }
 
+    /// Whether each rank of a host has a target of its own.
+    pub(crate) fn tells_ranks_apart(&self) -> bool {
+        match self {
+            Self::File(path) => path.to_string_lossy().contains(RANK),
+            Self::Http(_) => true,
+        }
+    }
+
     /// The target of one rank: a path has its rank for `%r`, a port is the first rank's plus the local rank.
     fn of_rank(&self, of: &MetricsOf) -> io::Result<Self> {
         match self {
             Self::File(path) => {
-                let path = path.to_string_lossy().replace("%r", &of.rank.to_string());
+                let path = path.to_string_lossy().replace(RANK, &of.rank.to_string());
                 Ok(Self::File(path.into()))
             }
             Self::Http(address) => {

@@ -45,12 +45,16 @@ fn wrong_values(mut builder: Builder) -> Vec<ConfigError> {
     errors
 }
 
-/// Checks the configuration. Outside a job, where the rank is unknown, it is checked as that of a job of one rank.
+/// Checks the configuration as a job's ranks do before they meet. Outside a job, where the rank is unknown, its values are checked as those of a
+/// job of one rank, and whether any job of several could hold them.
 fn usable(builder: Builder) -> Result<String, ConfigError> {
     match builder.clone().build() {
-        Ok(config) => Ok(format!("that of rank {} of {} in job {}", config.rank, config.size, config.job)),
+        Ok(config) => {
+            config.check()?;
+            Ok(format!("that of rank {} of {} in job {}", config.rank, config.size, config.job))
+        }
         Err(ConfigError::Missing { keys, .. }) if keys.iter().any(|key| key == "size" || key == "rank") => {
-            builder.set("size", "1")?.set("rank", "0")?.build()?;
+            builder.set("size", "1")?.set("rank", "0")?.build()?.check_without_place()?;
             Ok("no job is described here; `shouter run` and torchrun describe one to each rank".into())
         }
         Err(error) => Err(error),
