@@ -9,7 +9,9 @@ use std::task::{Context, Poll, Waker};
 
 use futures_io::{AsyncRead, AsyncWrite};
 use shouter_netstack::region::SharedBytes;
-use shouter_netstack::tcp::{Chunk, ConnectError, ConnectionId, Error, Failure, Info, ListenerId, Options};
+use shouter_netstack::tcp::{
+    Chunk, ConnectError, ConnectionId, Error, Failure, Info, ListenError, ListenerId, Options,
+};
 
 use super::shard_stack::{Guard, Net, Waiters, now};
 
@@ -25,7 +27,7 @@ impl TcpListener {
     /// Listens at `local`; an unspecified address stands for all of this stack's, port 0 for any free port.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`] if another listener has the address.
+    /// [`io::ErrorKind::AddrInUse`] if another listener has the address, [`io::ErrorKind::AddrNotAvailable`] if it is none of this stack's.
     pub fn bind(net: &Net, local: SocketAddr) -> io::Result<Self> {
         Self::bind_with(net, local, 1024, None)
     }
@@ -43,9 +45,7 @@ impl TcpListener {
     ) -> io::Result<Self> {
         let mut shared = net.shared();
         let tcp = shared.stack.tcp();
-        let id = tcp
-            .listen(local, backlog, options)
-            .map_err(|why| io::Error::new(io::ErrorKind::AddrInUse, why))?;
+        let id = tcp.listen(local, backlog, options).map_err(listen_error)?;
         let local = tcp.listener_address(id).unwrap_or(local);
         drop(shared);
         Ok(Self { net: net.clone(), id, local })
@@ -305,9 +305,17 @@ fn io_error(why: Error) -> io::Error {
     io::Error::new(kind, why)
 }
 
+fn listen_error(why: ListenError) -> io::Error {
+    let kind = match why {
+        ListenError::NotOurs { .. } => io::ErrorKind::AddrNotAvailable,
+        _ => io::ErrorKind::AddrInUse,
+    };
+    io::Error::new(kind, why)
+}
+
 pub(super) fn connect_error(why: ConnectError) -> io::Error {
     let kind = match why {
-        ConnectError::BadRemote { .. } => io::ErrorKind::InvalidInput,
+        ConnectError::BadRemote { .. } | ConnectError::Own { .. } => io::ErrorKind::InvalidInput,
         ConnectError::InUse { .. } => io::ErrorKind::AddrInUse,
         ConnectError::NoFreePort { .. } => io::ErrorKind::AddrNotAvailable,
         _ => io::ErrorKind::Other,

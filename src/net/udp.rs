@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::task::Poll;
 
 use shouter_netstack::stack::SendError;
-use shouter_netstack::udp::{Received, SocketConfig, UdpHandle};
+use shouter_netstack::udp::{BindError, Received, SocketConfig, UdpHandle};
 
 use super::shard_stack::{Net, now};
 
@@ -53,7 +53,7 @@ impl UdpSocket {
     /// Binds `local`; an unspecified address stands for all of this stack's, port 0 for any free port.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`].
+    /// [`io::ErrorKind::AddrInUse`], or [`io::ErrorKind::AddrNotAvailable`] for an address that is none of this stack's.
     pub fn bind(net: &Net, local: SocketAddr) -> io::Result<Self> {
         Self::bind_with(net, local, SocketConfig::default())
     }
@@ -64,7 +64,10 @@ impl UdpSocket {
     /// As [`UdpSocket::bind`].
     pub fn bind_with(net: &Net, local: SocketAddr, config: SocketConfig) -> io::Result<Self> {
         let handle = net.shared().stack.udp().bind(local, config);
-        let handle = handle.map_err(|why| io::Error::new(io::ErrorKind::AddrInUse, why))?;
+        let handle = handle.map_err(|why| match why {
+            BindError::NotOurs { .. } => io::Error::new(io::ErrorKind::AddrNotAvailable, why),
+            why => io::Error::new(io::ErrorKind::AddrInUse, why),
+        })?;
         Ok(Self { net: net.clone(), handle })
     }
 

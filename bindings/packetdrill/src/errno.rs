@@ -52,13 +52,19 @@ impl From<ConnectError> for Errno {
 }
 
 impl From<ListenError> for Errno {
-    fn from(_: ListenError) -> Self {
+    fn from(error: ListenError) -> Self {
+        if let ListenError::NotOurs { .. } = error {
+            return Self(libc::EADDRNOTAVAIL);
+        }
         Self(libc::EADDRINUSE)
     }
 }
 
 impl From<BindError> for Errno {
-    fn from(_: BindError) -> Self {
+    fn from(error: BindError) -> Self {
+        if let BindError::NotOurs { .. } = error {
+            return Self(libc::EADDRNOTAVAIL);
+        }
         Self(libc::EADDRINUSE)
     }
 }

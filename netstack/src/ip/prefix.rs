@@ -130,6 +130,13 @@ impl<A: Address> Prefix<A> {
         (address.to_number() ^ self.network.to_number()) & !host_mask::<A>(self.len) == 0
     }
 
+    /// Whether `address` stands for all hosts of the network: of IPv4 its last address, and its first one, which did so before.
+    pub fn is_broadcast(self, address: A) -> bool {
+        //= RFC 1122 section 3.2.1.3: a host part of ones is all hosts of the network; one of zeros is the obsolete form.
+        !A::last_is_host(A::BITS.saturating_sub(self.len))
+            && (address == self.last() || address == self.network)
+    }
+
     /// Whether a host may have `address`: in the prefix, and neither its first address (of IPv4 the network, of IPv6 its
     /// routers) nor its broadcast address.
     pub fn is_host(self, address: A) -> bool {

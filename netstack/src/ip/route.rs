@@ -50,6 +50,12 @@ impl<A: Address> RouteTable<A> {
         Some(NextHop { address, prefix_len: route.prefix.bits() })
     }
 
+    /// Whether `destination` stands for all hosts of a network on the port's own link.
+    pub fn is_broadcast(&self, destination: A) -> bool {
+        let route = self.routes.iter().find(|route| route.prefix.contains(destination));
+        route.is_some_and(|route| route.gateway.is_none() && route.prefix.is_broadcast(destination))
+    }
+
     /// Whether `address` is reached without a router.
     pub fn is_on_link(&self, address: A) -> bool {
         self.next_hop(address).is_some_and(|hop| hop.address == address.into())

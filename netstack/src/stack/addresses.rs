@@ -114,6 +114,14 @@ impl Addresses {
         }
     }
 
+    /// Whether `address` stands for all hosts of a network on this port's link.
+    pub(super) fn is_broadcast(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.ipv4.as_ref().is_some_and(|ipv4| ipv4.routes.is_broadcast(address)),
+            IpAddr::V6(_) => false,
+        }
+    }
+
     /// Whether `address` is a router of this port's.
     pub(super) fn is_gateway(&self, address: IpAddr) -> bool {
         match address {

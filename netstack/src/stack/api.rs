@@ -132,6 +132,14 @@ pub enum SendError {
         /// The destination.
         remote: IpAddr,
     },
+    /// It is the address of the port that leads there.
+    #[error(
+        "{remote} is an address of this stack, which sends nothing to itself; send to another host, or hand the data over within the program"
+    )]
+    Own {
+        /// The destination.
+        remote: IpAddr,
+    },
     /// No port has the source address.
     #[error(
         "no port can send from {local} to there; bind to a port's address, or to 0.0.0.0 for IPv4 and :: for IPv6"

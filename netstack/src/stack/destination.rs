@@ -367,7 +367,13 @@ pub(super) fn route<D>(ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> Resu
             best = Some((hop.prefix_len, ResolvedRoute { port: index, source, next_hop: hop.address }));
         }
     }
+    let leads = |way: &ResolvedRoute| ports.get(way.port).map(|port| &port.iface.addresses);
     match best {
+        //= RFC 9293 section 3.9.1.1, MUST-46: the broadcast address of a network of ours is no host's either.
+        Some((_, way)) if leads(&way).is_some_and(|own| own.is_broadcast(remote)) => {
+            Err(SendError::NotUnicast { remote })
+        }
+        Some((_, way)) if leads(&way).is_some_and(|own| own.has(remote)) => Err(SendError::Own { remote }),
         Some((_, way)) => Ok(way),
         None if has_address => Err(SendError::NoRoute { remote }),
         None => Err(SendError::NotOurs { local }),

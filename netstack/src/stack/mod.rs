@@ -100,7 +100,10 @@ impl<D: Device> Stack<D> {
         if let Some(address) = iface.addresses.all().find(taken) {
             return Err(ConfigError::AddressInUse { address });
         }
-        iface.addresses.all().for_each(|address| self.protocols.tcp.set_mtu(address, iface.mtu));
+        for address in iface.addresses.all() {
+            self.protocols.tcp.add_address(address, iface.mtu);
+            self.protocols.sockets.add_address(address);
+        }
         self.ports.push(Port { device, iface });
         self.destinations.clear();
         Ok(PortId(self.ports.len() - 1))

@@ -263,6 +263,7 @@ impl<D: Device> Stack<D> {
         match route(&self.ports, ip, remote_ip) {
             Ok(way) => Ok(SocketAddr::new(way.source, asked.port())),
             Err(SendError::NotUnicast { .. }) => Err(ConnectError::BadRemote { remote }),
+            Err(SendError::Own { .. }) => Err(ConnectError::Own { remote }),
             Err(SendError::NotOurs { .. }) => Err(ConnectError::NotOurs { local: asked }),
             Err(_) => Err(ConnectError::NoRoute { remote }),
         }

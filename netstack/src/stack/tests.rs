@@ -1,5 +1,5 @@
 use core::cell::Cell;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use core::time::Duration;
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use crate::rud::{
     self, Disposition, Failure, MessageToken, SEAL_BYTES, SealSecret, SessionId, SessionParams, Sink,
 };
 use crate::time::Instant;
-use crate::udp::{Payload, SocketConfig};
+use crate::udp::{BindError, Payload, SocketConfig};
 use crate::wire::ethernet::{EtherType, Mac};
 use crate::wire::ipv4::Protocol;
 use crate::wire::{arp, checksum, ethernet, icmpv4, ipv4, udp, vlan};
@@ -701,15 +701,19 @@ fn ports_are_selected_by_route_and_by_source() {
     };
     // Bound to the second port's address, the first port's gateway is no way out.
     assert_eq!(send(B), Err(SendError::NoRoute { remote: B.into() }));
+    let all = Ipv4Addr::new(10, 1, 0, 255);
+    assert_eq!(send(all), Err(SendError::NotUnicast { remote: all.into() }), "all hosts of its network");
+    assert_eq!(send(second), Err(SendError::Own { remote: second.into() }));
     assert_eq!(send(near_b), Ok(()));
     stack.poll_with(Instant::ZERO, &mut Collect::default());
     assert_eq!(wire_a.receive(Instant::ZERO, 8, &mut |_| {}), 1, "its announcement");
     assert_eq!(wire_b.receive(Instant::ZERO, 8, &mut |_| {}), 2, "its announcement and the question");
 
-    let stray = stack.udp_mut().bind(SocketAddrV4::new(B, 0), SocketConfig::default()).unwrap();
-    let to = SocketAddrV4::new(near_b, 9);
-    let sent = stack.udp_send_to(Instant::ZERO, stray, to, b"", Payload::Bytes(b"x"));
-    assert_eq!(sent, Err(SendError::NotOurs { local: B.into() }));
+    for stray in [B, Ipv4Addr::new(224, 0, 0, 1), Ipv4Addr::BROADCAST] {
+        let address = SocketAddr::from((stray, 5000));
+        let bound = stack.udp_mut().bind(address, SocketConfig::default());
+        assert_eq!(bound, Err(BindError::NotOurs { address }));
+    }
 }
 
 #[test]

@@ -126,6 +126,14 @@ pub enum ConnectError {
         /// The remote address.
         remote: SocketAddr,
     },
+    /// The remote address is that of the port that leads there.
+    #[error(
+        "{remote} is an address of this stack, which sends nothing to itself; connect to another host, or hand the data over within the program"
+    )]
+    Own {
+        /// The remote address.
+        remote: SocketAddr,
+    },
     /// The local address is not configured on this stack.
     #[error("no port has the address {local}; connect from a port's address, or from 0.0.0.0 or ::")]
     NotOurs {
@@ -155,6 +163,14 @@ pub enum ListenError {
     /// Another listener has the address.
     #[error("TCP {local}: another listener has this address; close it, or choose another port")]
     InUse {
+        /// The local address requested.
+        local: SocketAddr,
+    },
+    /// No port has the address, so no connection could come to it.
+    #[error(
+        "TCP {local}: no port of this stack has this address; listen at a port's address, or at 0.0.0.0 or [::]"
+    )]
+    NotOurs {
         /// The local address requested.
         local: SocketAddr,
     },

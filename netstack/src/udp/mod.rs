@@ -5,7 +5,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::ip::{IcmpError, IcmpErrorKind};
+use crate::ip::{IcmpError, IcmpErrorKind, is_unicast_ip};
 use crate::region::Extent;
 use crate::time::Instant;
 
@@ -77,6 +77,14 @@ pub enum BindError {
         /// The address requested.
         address: SocketAddr,
     },
+    /// No port has the address, so no datagram could come to it.
+    #[error(
+        "UDP {address}: no port of this stack has this address; bind a port's address, or 0.0.0.0 or [::]"
+    )]
+    NotOurs {
+        /// The address requested.
+        address: SocketAddr,
+    },
     /// No port is free.
     #[error("UDP: no ephemeral port is free on {address}; close sockets that are no longer needed")]
     NoFreePort {
@@ -130,6 +138,8 @@ struct Socket {
 pub struct Sockets {
     slots: Vec<(u32, Option<Socket>)>,
     bound: BTreeMap<(u16, IpAddr), u32>,
+    /// Those of the stack's ports.
+    addresses: Vec<IpAddr>,
     /// Taken by the stack itself.
     reserved_port: Option<u16>,
     next_ephemeral: u16,
@@ -142,6 +152,7 @@ impl Sockets {
         Self {
             slots: Vec::new(),
             bound: BTreeMap::new(),
+            addresses: Vec::new(),
             reserved_port,
             //= RFC 6056 section 3.3: where the search for a free port begins should not be the same everywhere.
             next_ephemeral: *EPHEMERAL.start() + (seed % range) as u16,
@@ -151,13 +162,16 @@ impl Sockets {
     /// Opens a socket on `local`; the unspecified address stands for all of ours of its version, port 0 for any free one.
     ///
     /// # Errors
-    /// [`BindError`] if the port is taken.
+    /// [`BindError`] if the port is taken, or the address is not ours.
     pub fn bind(
         &mut self,
         local: impl Into<SocketAddr>,
         config: SocketConfig,
     ) -> Result<UdpHandle, BindError> {
         let mut local = plain(local.into());
+        if !local.ip().is_unspecified() && !self.is_ours(local.ip()) {
+            return Err(BindError::NotOurs { address: local });
+        }
         if local.port() == 0 {
             local.set_port(self.ephemeral(local.ip())?);
         } else if self.is_taken(local.port(), local.ip()) {
@@ -181,6 +195,16 @@ impl Sockets {
         self.slots[index].1 = Some(socket);
         self.bound.insert((local.port(), local.ip()), index as u32);
         Ok(UdpHandle { index: index as u32, generation: self.slots[index].0 })
+    }
+
+    /// Adds an address of a port: once there is one, sockets need an address that was added.
+    pub(crate) fn add_address(&mut self, address: IpAddr) {
+        self.addresses.push(address);
+    }
+
+    /// Whether an address can be ours.
+    fn is_ours(&self, address: IpAddr) -> bool {
+        is_unicast_ip(address) && (self.addresses.is_empty() || self.addresses.contains(&address))
     }
 
     /// Closes a socket; its queued datagrams are lost.

@@ -228,7 +228,7 @@ impl Run {
                 let mtu = mtu.parse().map_err(|_| "path mtu BYTES")?;
                 self.world().network.mtu = mtu;
                 let local = self.flow().local.ip();
-                self.world().endpoint.set_mtu(local, mtu);
+                self.world().endpoint.add_address(local, mtu);
                 self.flow().mtu = mtu;
                 return Ok(());
             }

@@ -8,7 +8,9 @@ use crate::region::Region;
 use crate::rss::{Rss, SYMMETRIC_KEY};
 use crate::sim::{LinkConfig, Node, Sim, SimDevice};
 use crate::stack::{Ipv6Config, PortConfig, Stack, StackConfig};
-use crate::tcp::{ConnectError, ConnectionId, Error, ListenerId, Options, ReleaseToken, StateName, TcpEvent};
+use crate::tcp::{
+    ConnectError, ConnectionId, Error, ListenError, ListenerId, Options, ReleaseToken, StateName, TcpEvent,
+};
 use crate::time::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -215,8 +217,34 @@ fn what_cannot_be_reached_is_said() {
     assert_eq!(connect(Some("10.0.0.9:0"), near), Err(ConnectError::NotOurs { local }));
     let group = "224.0.0.1:80".parse().unwrap();
     assert_eq!(connect(None, group), Err(ConnectError::BadRemote { remote: group }));
+    for all in ["10.0.0.255:80", "10.0.0.0:80"] {
+        let remote = all.parse().unwrap();
+        assert_eq!(connect(None, remote), Err(ConnectError::BadRemote { remote }), "all of our own network");
+    }
+    for own in ["10.0.0.1:80", "[2001:db8::1]:80"] {
+        let remote = own.parse().unwrap();
+        assert_eq!(connect(None, remote), Err(ConnectError::Own { remote }));
+    }
     let id = connect(Some("[::]:5000"), near).unwrap();
     assert_eq!(client.stack.tcp().info(id).unwrap().local, SocketAddr::from((ipv4(1), 5000)));
+}
+
+#[test]
+fn a_listener_needs_an_address_of_the_stack() {
+    let (device, _wire) = Loopback::pair(1500, 8);
+    let mut stack = stack(1, device, 1500);
+    let listen = |stack: &mut Stack<_>, text: &str| stack.tcp_mut().listen(text.parse().unwrap(), 1, None);
+    for strange in
+        ["9.9.9.9:80", "10.0.0.2:80", "10.0.0.255:80", "224.0.0.1:80", "255.255.255.255:80", "[ff02::1]:80"]
+    {
+        let local = strange.parse().unwrap();
+        let refused = listen(&mut stack, strange);
+        assert_eq!(refused, Err(ListenError::NotOurs { local }));
+        assert!(refused.unwrap_err().to_string().contains(strange));
+    }
+    for ours in ["10.0.0.1:80", "[2001:db8::1]:80", "0.0.0.0:81", "[::]:82"] {
+        assert!(listen(&mut stack, ours).is_ok(), "{ours}");
+    }
 }
 
 #[test]

@@ -129,9 +129,9 @@ impl Endpoint {
         }
     }
 
-    /// Sets the largest IP packet on the link of an address of ours, in bytes; 1500 unless set. New connections
-    /// announce it.
-    pub fn set_mtu(&mut self, local: IpAddr, mtu: u16) {
+    /// Adds an address of ours, with the largest IP packet on its link, in bytes: new connections from it announce that, and those from addresses
+    /// that were not added 1500. Once there is one, listeners need an address that was added.
+    pub fn add_address(&mut self, local: IpAddr, mtu: u16) {
         self.mtus.insert(local, mtu);
     }
 
@@ -139,15 +139,19 @@ impl Endpoint {
     /// port 0 for any port. `backlog` connections may wait to be accepted. `options` are those of its connections.
     ///
     /// # Errors
-    /// [`ListenError`] if the address is taken.
+    /// [`ListenError`] if the address is taken, or is not ours.
     pub fn listen(
         &mut self,
         local: SocketAddr,
         backlog: usize,
         options: Option<Options>,
     ) -> Result<ListenerId, ListenError> {
+        let local = plain(local);
+        if !local.ip().is_unspecified() && !self.is_ours(local.ip()) {
+            return Err(ListenError::NotOurs { local });
+        }
         let options = self.options.get(options);
-        self.listeners.open(plain(local), backlog, options)
+        self.listeners.open(local, backlog, options)
     }
 
     /// Changes the options of a listener, if it is there: those of the connections whose SYN comes from now on.
@@ -291,6 +295,11 @@ impl Endpoint {
     #[cfg(test)]
     pub(crate) fn in_time_wait(&self) -> usize {
         self.records.len()
+    }
+
+    /// Whether an address can be ours. Without a stack, nobody may have said which ones are.
+    fn is_ours(&self, local: IpAddr) -> bool {
+        is_host(local) && (self.mtus.is_empty() || self.mtus.contains_key(&local))
     }
 
     /// The user's connection of that name.

@@ -267,6 +267,10 @@ fn listeners_clash_and_take_turns() {
             Err(error) => assert_eq!((error, free), (ListenError::InUse { local: address(text) }, false)),
         }
     }
+    for nobody in ["224.0.0.1:83", "255.255.255.255:83", "[ff02::1]:83"] {
+        let local = address(nobody);
+        assert_eq!(pair.b.listen(local, 1, None), Err(ListenError::NotOurs { local }));
+    }
     let any = pair.b.listen(address("10.0.0.2:0"), 1, None).unwrap();
     assert_ne!(pair.b.listener_address(any).unwrap().port(), 0);
     pair.b.close_listener(pair.now, any);
