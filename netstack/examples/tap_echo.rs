@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::time::{Duration, Instant as Clock};
 
-use rand::{TryRngCore, rngs::OsRng};
 use shouter_netstack::device::{Device, Tap};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::tcp::{ConnectionId, Error as TcpError, TcpEvent};
@@ -31,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tap = Tap::open("tap0")?;
     let mtu = tap.capabilities().mtu;
     // A stack that strangers reach needs a seed that they cannot guess.
-    let mut stack = Stack::new(StackConfig::new(OsRng.try_next_u64()?));
+    let mut stack = Stack::new(StackConfig::new(rand::random()));
     let port = stack.add_port(tap, PortConfig::new([10, 0, 0, 2].into(), 24, mtu))?;
     let listener = stack.tcp_mut().listen("10.0.0.2:7777".parse()?, 128, None)?;
     let mut connections = HashMap::new();
