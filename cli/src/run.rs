@@ -39,7 +39,8 @@ const LONGEST_SOCKET_PATH: usize = 107;
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Starts RANKS copies of COMMAND on this machine, tells each its rank, and passes their output on line by \
-        line with the rank in front, a line of more than 64 KiB as several. INT, TERM and HUP (but under nohup) go to every rank and end the job; USR1, USR2, QUIT, CONT and WINCH go to every rank. When one rank dies, the launcher says which and how, \
+        line with the rank in front, a line of more than 64 KiB as several. A job whose output nobody reads any more (`| head`) goes on, and the launcher says so; output that cannot be written \
+        for another reason, such as a full disk, is an error when the job has ended. INT, TERM and HUP (but under nohup) go to every rank and end the job; USR1, USR2, QUIT, CONT and WINCH go to every rank. When one rank dies, the launcher says which and how, \
         gives the others time to report their own errors, and ends them. What ranks have started ends with the job, also \
         when the launcher is killed.\n\n\
         With --hosts 2 the ranks are spread in blocks over two emulated hosts, with --hosts 4,2 as listed: ranks of one host meet in shared memory, \
@@ -436,7 +437,11 @@ fn core_list(text: &str) -> Result<Cores, String> {
     for part in text.split(',') {
         match shouter::config::to_cores(part) {
             Some(of_part) => cores.extend(of_part),
-            None => return Err(format!("`{part}` is no core: give a list such as 0,2-5, or none")),
+            None => {
+                return Err(format!(
+                    "`{part}` is no core: give a list such as 0,2-5, of numbers from 0 to 4095, or none"
+                ));
+            }
         }
     }
     let mut seen = std::collections::BTreeSet::new();

@@ -1,8 +1,8 @@
 //! The ranks' output, line by line, each line after its rank.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::sync::OnceLock;
 use std::sync::mpsc::Sender;
+use std::sync::{Once, OnceLock};
 use std::thread::JoinHandle;
 
 use serde::Serialize;
@@ -18,12 +18,19 @@ pub(super) fn lost() -> Option<&'static io::Error> {
     LOST.get()
 }
 
-/// Keeps the first error. The job goes on: its ranks do more than print.
-fn keep_error(written: io::Result<()>) {
-    if let Err(why) = written
-        && why.kind() != io::ErrorKind::BrokenPipe
-    {
-        let _ = LOST.set(why);
+/// Keeps the first error, and says once that nobody reads standard output any more. The job goes on: its ranks do more than print.
+fn keep_error(written: io::Result<()>, to: Stream) {
+    static UNREAD: Once = Once::new();
+    match written {
+        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => match to {
+            Stream::Stdout => UNREAD.call_once(|| {
+                tell("the reader of standard output has closed it: the job goes on without, and INT or TERM ends it");
+            }),
+            // There is nowhere left to say it.
+            Stream::Stderr => {}
+        },
+        Err(why) => drop(LOST.set(why)),
+        Ok(()) => {}
     }
 }
 
@@ -65,7 +72,7 @@ impl Style {
     pub(super) fn event(&self, event: &LauncherEvent<'_>) {
         if self.json {
             match serde_json::to_string(event) {
-                Ok(text) => keep_error(writeln!(io::stdout().lock(), "{text}")),
+                Ok(text) => keep_error(writeln!(io::stdout().lock(), "{text}"), Stream::Stdout),
                 Err(why) => tell(&format!("an event of the job cannot be printed: {why}")),
             }
         }
@@ -131,13 +138,15 @@ pub(super) fn forward(
                 }
             };
             // One write under the lock, so that lines of several ranks do not mix.
-            keep_error(match stream {
-                Stream::Stderr if !style.json => io::stderr().lock().write_all(&text),
-                _ => {
+            let to = if style.json { Stream::Stdout } else { stream };
+            let written = match to {
+                Stream::Stderr => io::stderr().lock().write_all(&text),
+                Stream::Stdout => {
                     let mut out = io::stdout().lock();
                     out.write_all(&text).and_then(|()| out.flush())
                 }
-            });
+            };
+            keep_error(written, to);
         }
         let _ = done.send(());
     };

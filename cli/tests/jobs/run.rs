@@ -325,6 +325,20 @@ fn output_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
+fn a_reader_that_closes_the_output_is_named_once_and_ends_nothing() {
+    let home = Home::new("unread");
+    for args in [&["-n", "2"][..], &["-n", "2", "--json"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let program = ["--", "sh", "-c", "echo a; echo b; echo went on >&2; exit 7"];
+        let output = home.launcher(&[args, &program].concat()).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "the ranks' own status: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said.matches("the reader of standard output has closed it").count(), 1, "{said}");
+    }
+}
+
+#[test]
 fn faults_in_the_environment_are_checked_as_those_of_the_command_line() {
     let home = Home::new("faults");
     let of = |transport: &str, rate: &str| {
