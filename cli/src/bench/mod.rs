@@ -46,6 +46,7 @@ pub(crate) struct BenchArgs {
 enum Bench {
     /// All-reduce of sums: latency and bandwidth by size
     #[command(
+        alias = "all_reduce",
         long_about = "Measures all-reduce of sums by size, of float32 unless --dtype says otherwise. With as many hosts as ranks every byte \
             takes the DPDK path between emulated hosts; with one host all meet in shared memory. An iteration is timed on every rank \
             from the end of a barrier to the return of the all-reduce, the slowest rank counts, the input is fresh and every result \
@@ -77,6 +78,7 @@ enum Bench {
     Broadcast(collective::CollectiveArgs),
     /// All-gather: every rank gets the blocks of all
     #[command(
+        alias = "all_gather",
         long_about = measured("Measures all-gather. Bytes are those of one rank's block."),
         after_help = "Examples:\n  \
             shouter bench allgather --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
@@ -110,6 +112,7 @@ enum Bench {
     ReduceScatter(collective::CollectiveArgs),
     /// All-to-all: every rank gets a block from each
     #[command(
+        alias = "all_to_all",
         long_about = measured("Measures all-to-all. Bytes are those of the block from one rank to one rank."),
         after_help = "Examples:\n  \
             shouter bench alltoall --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
@@ -137,6 +140,7 @@ enum Bench {
     /// All-gather of blocks that differ
     #[command(
         name = "allgather_v",
+        alias = "all_gather_v",
         long_about = uneven("Measures all-gather of blocks that differ. Bytes are those of the average block."),
         after_help = "Examples:\n  \
             shouter bench allgather_v --hosts 1 --ranks 2 --bytes 4,64Ki,1Mi --against openmpi,mpich\n  \
@@ -173,6 +177,7 @@ enum Bench {
     /// All-to-all of blocks that differ
     #[command(
         name = "alltoall_v",
+        alias = "all_to_all_v",
         long_about = uneven("Measures all-to-all of blocks that differ: those that a rank gives have one length, those that it takes have different ones. Bytes are those of the average block from one rank to one rank. A round exchanges the counts first; MPI is given them on both sides."),
         after_help = "Examples:\n  \
             shouter bench alltoall_v --hosts 1 --ranks 2 --bytes 4,64Ki,1Mi --against openmpi,mpich\n  \

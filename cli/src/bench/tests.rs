@@ -11,6 +11,19 @@ fn what_takes_too_long_is_ended_and_what_does_not_is_read() {
     assert_eq!(output.stdout, b"a line\n");
 }
 
+/// `shouter plan` writes all collectives with underscores.
+#[test]
+fn collectives_are_known_by_both_spellings() {
+    use clap::Subcommand;
+    let command = Bench::augment_subcommands(clap::Command::new("bench"));
+    let named = |name: &str| command.find_subcommand(name).map(clap::Command::get_name);
+    for collective in shouter::Collective::ALL {
+        let word = shouter_reducer::plan::word(collective);
+        assert!(named(&word).is_some(), "no benchmark {word}");
+    }
+    assert_eq!(named("all_to_all_v"), Some("alltoall_v"));
+}
+
 #[test]
 fn seconds_are_positive_and_bounded() {
     assert_eq!(seconds("0.5"), Ok(0.5));

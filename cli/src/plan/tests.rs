@@ -190,6 +190,15 @@ fn levels_are_those_of_a_job_unless_they_are_named() {
     let refused = of(&[], &[("SHOUTER_LEVELS", "8,0")]).unwrap_err();
     assert!(matches!(refused, CommandError::Usage(_)), "{refused}");
     assert!(refused.to_string().contains("SHOUTER_LEVELS"), "{refused}");
+    let unreadable = of(&[], &[("SHOUTER_CONFIG", "/nowhere/shouter.toml")]).unwrap_err();
+    assert!(matches!(unreadable, CommandError::Failed(_)), "{unreadable}");
+}
+
+/// `shouter bench` writes some collectives without an underscore.
+#[test]
+fn collectives_are_known_by_both_spellings() {
+    let listed = |text: &str| parsed(&["--collective", text]).unwrap().collective;
+    assert_eq!(listed("allreduce,alltoall,allgather"), listed("all_reduce,all_to_all,all-gather"));
 }
 
 #[test]

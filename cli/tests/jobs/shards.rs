@@ -397,7 +397,11 @@ fn what_shards_do_not_serve_is_refused() {
     };
     refused(sharded(2, 2, "leave").env("SHOUTER_MODE", "caller"), CONFIG, "mode = \"dedicated\"");
     refused(sharded(2, 2, "leave").env("SHOUTER_TRANSPORT", "kernel"), CONFIG, "transport = \"kernel\"");
-    refused(sharded(2, 2, "leave").env("SHOUTER_SCHEDULE", "allreduce:ring"), CONFIG, "ring");
+    refused(
+        sharded(2, 2, "leave").env("SHOUTER_SCHEDULE", "allreduce:ring"),
+        CONFIG,
+        "order of all-reduces by ring",
+    );
     refused(sharded(2, 2, "leave").args(&["--link", "memif"]), CONFIG, "memif-");
     let crowded = job!(2, 1, "leave").env("SHOUTER_MODE", "dedicated").env("SHOUTER_SHARDS", 2);
     refused(crowded, CONFIG, "one rank on each host");

@@ -92,13 +92,13 @@ impl FromStr for Overrides {
     }
 }
 
-/// The collective of this name, with hyphens or without.
+/// The collective of this name, with its words joined by underscores, by hyphens or by nothing.
 ///
 /// # Errors
 /// [`OverrideError::Collective`] names all.
 pub fn collective(name: &str) -> Result<Collective, OverrideError> {
-    let wanted = name.replace('-', "_");
-    Collective::ALL.into_iter().find(|&collective| word(collective) == wanted).ok_or_else(|| {
+    let joined = |name: &str| name.replace(['-', '_'], "");
+    Collective::ALL.into_iter().find(|one| joined(one.name()) == joined(name)).ok_or_else(|| {
         OverrideError::Collective { name: name.to_owned(), known: Collective::ALL.map(word).join(", ") }
     })
 }
