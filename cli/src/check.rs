@@ -7,8 +7,9 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use clap::Args;
+use serde::Serialize;
 use shouter::Config;
-use shouter::config::Hugepages;
+use shouter::config::{ConfigError, Hugepages};
 
 use crate::bench::{seconds, sizes};
 use crate::failure::CommandError;
@@ -47,7 +48,8 @@ const SMALLEST: u64 = 4 << 10;
         Under torchrun the Python package's `-m shouter check` gets a key through torch's store, as a trainer does; the program by itself\n\
         needs SHOUTER_KEY or SHOUTER_KEY_FILE, the same on every rank.\n\n\
         With --json rank 0 prints one object: ok, hosts, pairs (ranks, same_host, latency_us, gbytes there and back), clocks, medians,\n\
-        slow (the worst first) and culprit.\n\n\
+        slow (the worst first) and culprit. Where there are no figures, rank 0 (each rank, where its configuration cannot be used) prints\n\
+        one with ok = false and error.\n\n\
         Exit status of rank 0: 0 all is well, 1 the ranks did not come together or one was lost, 2 a wrong command line, 3 something is\n\
         slow. Other ranks: 0 where it is 3."
 )]
@@ -68,16 +70,59 @@ pub(crate) struct CheckArgs {
 
 /// Runs one rank of the check and returns the exit status.
 pub(crate) fn main(args: &CheckArgs) -> Status {
-    match Config::from_env() {
-        Ok(config) => Status::of(&format!("check: rank {}", config.rank), check(args, config)),
-        Err(why) => {
-            let how = "start it under a launcher, such as: shouter run -n 2 -- shouter check, or torchrun -m shouter check";
-            Status::of("check", Err(CommandError::Failed(format!("{why}; {how}"))))
+    let config = Config::from_env();
+    let rank = config.as_ref().map(|config| config.rank).ok();
+    let measured = config.map_err(|why| CommandError::Failed(unusable(&why)));
+    let measured = measured.and_then(|config| check(args, config));
+    let outcome = match measured {
+        Ok((report, left)) => show(args, report).and_then(|status| left.map(|()| status).map_err(Into::into)),
+        // Rank 0 speaks for the job, and who does not know its rank for itself.
+        Err(why) if args.json && rank.unwrap_or(0) == 0 => {
+            let failure = Failure { ok: false, error: why.to_string() };
+            if let Err(lost) = stdout::print_json(&failure) {
+                eprintln!("shouter check: {lost}");
+            }
+            Err(why)
         }
+        Err(why) => Err(why),
+    };
+    let name = rank.map_or_else(|| "check".to_owned(), |rank| format!("check: rank {rank}"));
+    Status::of(&name, outcome)
+}
+
+/// What --json prints where there is no report.
+#[derive(Debug, Serialize)]
+struct Failure {
+    ok: bool,
+    error: String,
+}
+
+/// Why a configuration cannot be used; where no job is described, how to start one.
+fn unusable(why: &ConfigError) -> String {
+    let lacks_a_job = matches!(why, ConfigError::Missing { keys, .. } if keys.iter().any(|key| key == "size" || key == "rank"));
+    match lacks_a_job {
+        true => format!(
+            "{why}; start it under a launcher, such as: shouter run -n 2 -- shouter check, or torchrun -m shouter check"
+        ),
+        false => why.to_string(),
     }
 }
 
-fn check(args: &CheckArgs, config: Config) -> Result<Status, CommandError> {
+/// Prints rank 0's report.
+fn show(args: &CheckArgs, report: Option<Report>) -> Result<Status, CommandError> {
+    let Some(report) = report else { return Ok(Status::OK) };
+    match args.json {
+        true => stdout::print_json(&report)?,
+        false => stdout::print(&text::text(&report))?,
+    }
+    Ok(if report.ok { Status::OK } else { Status::SLOW })
+}
+
+/// Measures; rank 0 gets the report. Beside it, how this rank has left the group.
+fn check(
+    args: &CheckArgs,
+    config: Config,
+) -> Result<(Option<Report>, Result<(), shouter::Error>), CommandError> {
     let deadline = config.deadline;
     if args.seconds > deadline.as_secs_f64() / 2.0 {
         return Err(CommandError::Usage(format!(
@@ -99,17 +144,8 @@ fn check(args: &CheckArgs, config: Config) -> Result<Status, CommandError> {
     }
     let all = gather(&group, OfRank::new(&group, memory, seen?), deadline)?;
     let left = group.finalize();
-    let Some(all) = all else {
-        left?;
-        return Ok(Status::OK);
-    };
-    let report = Report::new(&all, bytes, args.factor)?;
-    match args.json {
-        true => stdout::print_json(&report)?,
-        false => stdout::print(&text::text(&report))?,
-    }
-    left?;
-    Ok(if report.ok { Status::OK } else { Status::SLOW })
+    let report = all.map(|all| Report::new(&all, bytes, args.factor)).transpose()?;
+    Ok((report, left))
 }
 
 fn message(text: &str) -> Result<u64, String> {

@@ -204,10 +204,33 @@ fn what_cannot_be_is_refused_and_outside_a_job_the_way_to_start_one_is_said() {
     };
     let (status, errors) = of_one(&mut clean(PROGRAM));
     assert!(status == Some(1) && errors.contains("shouter run -n 2 -- shouter check"), "{errors}");
+    // Where a job is described, starting one is no remedy.
+    let mut wrong = clean(PROGRAM);
+    wrong.envs([("SHOUTER_RANK", "0"), ("SHOUTER_SIZE", "1"), ("SHOUTER_CHANNEL_NUM", "many")]);
+    let (status, errors) = of_one(&mut wrong);
+    assert!(status == Some(1) && errors.contains("SHOUTER_CHANNEL_NUM"), "{errors}");
+    assert!(!errors.contains("shouter run"), "{errors}");
     let mut hasty = clean(PROGRAM);
     hasty.envs([("SHOUTER_RANK", "0"), ("SHOUTER_SIZE", "1"), ("SHOUTER_DEADLINE", "100ms")]);
     let (status, errors) = of_one(&mut hasty);
     assert!(status == Some(2) && errors.contains("--seconds 0.2 is more than half"), "{errors}");
+}
+
+#[test]
+fn json_has_the_error_where_there_is_no_report() {
+    let here = [("SHOUTER_RANK", "0"), ("SHOUTER_SIZE", "1")];
+    for (variables, code, says) in [
+        (&[][..], 1, "`size`"),
+        (&[here[0], here[1], ("SHOUTER_CHANNEL_NUM", "many")], 1, "SHOUTER_CHANNEL_NUM"),
+        (&[here[0], here[1], ("SHOUTER_DEADLINE", "100ms")], 2, "--seconds 0.2"),
+    ] {
+        let output =
+            clean(PROGRAM).args(["check", "--json"]).envs(variables.iter().copied()).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(printed["ok"], false, "{printed}");
+        assert!(printed["error"].as_str().unwrap().contains(says), "{printed}");
+    }
 }
 
 #[test]
