@@ -574,6 +574,17 @@ fn values_that_cannot_hold_together_are_refused_before_the_join() {
     of_four(&[]).unwrap();
 }
 
+#[test]
+fn limits_are_named_where_a_value_is_beyond_them() {
+    says(
+        two_ranks(&[("SHOUTER_DEADLINE", "1000000000h")]),
+        &["`deadline` cannot be", "at most 366 days (8784h)"],
+    );
+    assert_eq!(two_ranks(&[("SHOUTER_DEADLINE", "8784h")]).unwrap().deadline, LONGEST_WAIT);
+    says(two_ranks(&[("SHOUTER_CORES", "0-99999")]), &["`cores` cannot be", "from 0 to 4095"]);
+    assert_eq!(two_ranks(&[("SHOUTER_CORES", "4095")]).unwrap().cores, [4095]);
+}
+
 /// One file holds the counters of one rank.
 #[test]
 fn ranks_of_one_machine_write_their_counters_to_files_of_their_own() {

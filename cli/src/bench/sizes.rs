@@ -19,10 +19,11 @@ impl FromStr for Sizes {
                 Some((from, to)) => (size(from)?, size(to)?),
                 None => (size(part)?, size(part)?),
             };
-            if from == 0 || from > to {
-                return Err(format!(
-                    "'{part}': a range runs from a positive size to a larger one, as in 4..64Mi"
-                ));
+            if from == 0 {
+                return Err(format!("'{part}': a size is positive, and 0 is none"));
+            }
+            if from > to {
+                return Err(format!("'{part}': a range runs from a size to a larger one, as in 4..64Mi"));
             }
             sizes.extend(std::iter::successors(Some(from), |s| Some(s * 4)).take_while(|s| *s < to));
             sizes.push(to);
@@ -34,7 +35,7 @@ impl FromStr for Sizes {
 /// Parses one positive size.
 pub(crate) fn one(text: &str) -> Result<u64, String> {
     size(text).and_then(|bytes| match bytes {
-        0 => Err(format!("'{text}': a size is positive")),
+        0 => Err(format!("'{text}': a size is positive, and 0 is none")),
         _ => Ok(bytes),
     })
 }
@@ -74,6 +75,12 @@ mod tests {
     fn nonsense_is_refused_with_an_example() {
         for text in ["", "x", "4..", "0", "64..4", "4Qi", "99999999999Gi", "-4"] {
             assert!(text.parse::<Sizes>().is_err(), "{text}");
+        }
+        for text in ["0", "0..64", "4,0"] {
+            assert!(
+                text.parse::<Sizes>().unwrap_err().contains("a size is positive, and 0 is none"),
+                "{text}"
+            );
         }
     }
 }
