@@ -165,7 +165,10 @@ fn predict(args: &PlanArgs) -> Result<(), CommandError> {
 /// The levels that are named, else those of a job that this process would start.
 fn levels(args: &PlanArgs, environment: &Environment) -> Result<Levels, CommandError> {
     let configured = || Builder::from_environment(environment.clone())?.levels();
-    args.levels.map_or_else(configured, Ok).map_err(|why: ConfigError| CommandError::Usage(why.to_string()))
+    args.levels.map_or_else(configured, Ok).map_err(|why: ConfigError| match why {
+        ConfigError::Unreadable { .. } => CommandError::Failed(why.to_string()),
+        _ => CommandError::Usage(why.to_string()),
+    })
 }
 
 fn grid(args: &PlanArgs, levels: Levels) -> Result<Grid, CommandError> {

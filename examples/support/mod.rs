@@ -84,7 +84,7 @@ pub(crate) struct PortArgs {
     #[arg(long, default_value = "cubic", value_parser = congestion)]
     pub(crate) congestion: Congestion,
     /// Shards, a thread each, pinned to a core where there are more cores than shards; the port's frames are dealt out in software
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) shards: u16,
 }
 

@@ -180,6 +180,43 @@ fn wrong_kernels_are_found() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("failed; see the notes"), "{output:?}");
 }
 
+/// Nothing is built for an option that there is not: no cargo is on the PATH.
+#[test]
+fn the_script_knows_the_options_of_the_program() {
+    let script = |args: &[&str]| {
+        let mut command = Command::new("/bin/bash");
+        command
+            .arg(Path::new(ROOT).join("scripts/gpu-check"))
+            .args(args)
+            .env("PATH", "/nowhere")
+            .output()
+            .unwrap()
+    };
+    let refused = script(&["--bogus-option"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--bogus-option is no option"), "{refused:?}");
+    let help = Command::new(SHOUTER).args(["bench", "gpu", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let options: Vec<&str> = help
+        .lines()
+        .filter_map(|line| {
+            line.trim_start()
+                .split_whitespace()
+                .find(|word| word.starts_with("--"))
+                .filter(|_| line.trim_start().starts_with('-'))
+        })
+        .filter(|option| *option != "--help")
+        .collect();
+    assert!(options.len() >= 11, "{options:?}");
+    for option in options {
+        let taken = script(&[option, "1", "--bogus-option"]);
+        assert!(
+            String::from_utf8_lossy(&taken.stderr).contains("--bogus-option is no option"),
+            "{option}: {taken:?}"
+        );
+    }
+}
+
 #[test]
 fn a_packed_folder_runs_elsewhere() {
     let folder = Folder::new("pack");
