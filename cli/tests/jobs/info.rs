@@ -117,6 +117,37 @@ fn all_that_is_missing_is_listed_at_once() {
     assert!(said.contains("`local_size`, `addr`, `port` and `key` are missing"), "{said}");
 }
 
+/// What every rank of a job would refuse is no good configuration.
+#[test]
+fn what_the_job_refuses_is_wrong() {
+    let of_job = [
+        ("SHOUTER_RANK", "0"),
+        ("SHOUTER_SIZE", "4"),
+        ("SHOUTER_LOCAL_SIZE", "2"),
+        ("SHOUTER_ADDR", "127.0.0.1"),
+        ("SHOUTER_PORT", "7000"),
+        ("SHOUTER_KEY", "4cb1e2a08d7f4cb1e2a08d7f4cb1e2a08d7f"),
+    ];
+    for (value, says) in [
+        (("SHOUTER_SHARDS", "2"), "shards = 2 needs threads"),
+        (("SHOUTER_TRANSPORT", "rud"), "one rank on each host"),
+        (("SHOUTER_TRANSPORT", "shm"), "serves one host"),
+        (("SHOUTER_TRANSPORT", "tcp"), "no port to other hosts"),
+        (("SHOUTER_METRICS", "/tmp/shouter.prom"), "%r"),
+    ] {
+        let output = tried(&["--json"], &[&of_job[..], &[value]].concat());
+        assert_eq!(output.status.code(), Some(1), "{value:?}");
+        let items = parsed(output);
+        let configuration = named(&items, "configuration");
+        assert_eq!(configuration["state"], "wrong", "{value:?}");
+        assert!(configuration["detail"].as_str().unwrap().contains(says), "{configuration}");
+    }
+    info(&[], &of_job);
+    // Without a job there are values that suit one, and values that suit none.
+    info(&[], &[("SHOUTER_TRANSPORT", "rud")]);
+    assert_eq!(tried(&[], &[("SHOUTER_SHARDS", "2")]).status.code(), Some(1));
+}
+
 #[test]
 fn people_get_a_table_with_remedies() {
     let text = String::from_utf8(info(&[], &[]).stdout).unwrap();
