@@ -34,7 +34,8 @@ impl Config {
         }
         self.check_locals(self.local_size)?;
         let leads = self.local_rank == 0 && self.local_size < self.size;
-        let needs_ports = matches!(self.transport, TransportChoice::Rud | TransportChoice::Tcp) || self.rud_seal;
+        let needs_ports =
+            matches!(self.transport, TransportChoice::Rud | TransportChoice::Tcp) || self.rud_seal;
         if leads && needs_ports && self.ports.is_empty() {
             let what = match self.rud_seal {
                 true => "rud_seal = \"on\" sends over RUD alone".to_owned(),
@@ -49,7 +50,9 @@ impl Config {
         let writers = if self.on_one_machine { self.size } else { self.local_size };
         match &self.metrics {
             Some(target) if writers > 1 && !target.tells_ranks_apart() => conflict(
-                format!("metrics = \"{target}\" is one file for {writers} ranks, each of which would replace it"),
+                format!(
+                    "metrics = \"{target}\" is one file for {writers} ranks, each of which would replace it"
+                ),
                 "put %r into its name, which stands for the rank",
             ),
             _ => Ok(()),
@@ -81,8 +84,10 @@ impl Config {
         }
         match self.schedule.of(Collective::AllReduce) {
             Some(named) if !named.keeps_order() => {
-                let why =
-                    format!("cuts tensors, on whose size the order of all-reduces by {} depends", named.name());
+                let why = format!(
+                    "cuts tensors, on whose size the order of all-reduces by {} depends",
+                    named.name()
+                );
                 self.shards_refused(&why, "leave it out of the key schedule")
             }
             _ => Ok(()),
@@ -93,7 +98,9 @@ impl Config {
     pub(crate) fn check_locals(&self, most: u32) -> Result<(), ConfigError> {
         if self.transport == TransportChoice::Rud && most > 1 {
             return conflict(
-                format!("transport = \"rud\" alone serves one rank on each host, and the job has {most} on one"),
+                format!(
+                    "transport = \"rud\" alone serves one rank on each host, and the job has {most} on one"
+                ),
                 "use transport = \"auto\"",
             );
         }

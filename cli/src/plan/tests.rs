@@ -21,7 +21,7 @@ fn collectives_are_named_as_in_the_configuration() {
     // Collectives with several counts, and scans, have only one algorithm.
     let all = Collective::ALL.into_iter().filter(|one| !one.has_counts() && !one.is_scan()).collect();
     assert_eq!("all".parse(), Ok(Collectives(all)));
-    let refused = "allgather".parse::<Collectives>().unwrap_err();
+    let refused = "allgathers".parse::<Collectives>().unwrap_err();
     assert!(refused.contains("all_gather, reduce_scatter"), "{refused}");
 }
 
