@@ -199,13 +199,9 @@ fn the_script_knows_the_options_of_the_program() {
     let help = String::from_utf8(help.stdout).unwrap();
     let options: Vec<&str> = help
         .lines()
-        .filter_map(|line| {
-            line.trim_start()
-                .split_whitespace()
-                .find(|word| word.starts_with("--"))
-                .filter(|_| line.trim_start().starts_with('-'))
-        })
-        .filter(|option| *option != "--help")
+        .map(str::trim)
+        .filter(|line| line.starts_with("--"))
+        .filter_map(|line| line.split_whitespace().next())
         .collect();
     assert!(options.len() >= 11, "{options:?}");
     for option in options {
