@@ -23,8 +23,8 @@ const fn key(
 }
 
 /// A duration, as the messages describe it.
-pub(super) const DURATION: &str =
-    "a time such as \"10s\", \"500ms\", \"30min\" or \"2h\", or a number of seconds, above zero and at most 366 days (8784h)";
+pub(super) const DURATION: &str = "a time such as \"10s\", \"500ms\", \"30min\" or \"2h\", or a number of seconds, \
+     above zero and at most 366 days (8784h)";
 /// A share, as the messages describe it.
 pub(super) const PERCENT: &str = "a percentage from \"0%\" to below \"100%\", such as \"0.1%\"";
 
