@@ -50,7 +50,7 @@ impl Region {
         }
         // SAFETY: offset <= self.len, so the pointer stays within (or one past) the region.
         let base = unsafe { self.base.add(offset) };
-        Some(Extent { base, len })
+        Some(Extent { base, len, lent: false })
     }
 }
 
@@ -86,7 +86,7 @@ impl SharedBytes {
     pub(crate) unsafe fn extent(&self) -> Extent {
         // The bytes do not move, and nobody can write them, since there is no `&mut` to what a shared Arc holds. `new` has checked
         // their number.
-        Extent { base: NonNull::from(&*self.bytes).cast(), len: self.bytes.len() as u32 }
+        Extent { base: NonNull::from(&*self.bytes).cast(), len: self.bytes.len() as u32, lent: false }
     }
 }
 
@@ -95,6 +95,8 @@ impl SharedBytes {
 pub struct Extent {
     base: NonNull<u8>,
     len: u32,
+    /// See [`lend`](Self::lend).
+    lent: bool,
 }
 
 // SAFETY: as for Region.
@@ -102,7 +104,7 @@ unsafe impl Send for Extent {}
 
 impl Extent {
     /// No bytes, of no region.
-    pub(crate) const EMPTY: Self = Self { base: NonNull::dangling(), len: 0 };
+    pub(crate) const EMPTY: Self = Self { base: NonNull::dangling(), len: 0, lent: false };
 
     /// `len` of the extent's bytes from `offset`; `None` if they do not lie inside it.
     #[inline]
@@ -112,7 +114,29 @@ impl Extent {
         }
         // SAFETY: offset <= self.len, so the pointer stays within (or one past) the extent.
         let base = unsafe { self.base.add(offset) };
-        Some(Self { base, len: u32::try_from(len).ok()? })
+        Some(Self { base, len: u32::try_from(len).ok()?, lent: self.lent })
+    }
+
+    /// The same extent for the one frame in which its sender lends it: no other frame is sent from there before it is known that this one, or one that was
+    /// sent after it to the same destination, has arrived. A device that memory is registered with may read a lent extent after it has
+    /// taken the frame; see [`Device`](crate::device::Device).
+    #[cfg(any(test, feature = "rud"))]
+    #[inline]
+    pub(crate) fn lend(self) -> Self {
+        Self { lent: true, ..self }
+    }
+
+    /// The same extent, not lent.
+    #[inline]
+    pub(crate) fn keep(self) -> Self {
+        Self { lent: false, ..self }
+    }
+
+    /// Whether it is lent.
+    #[cfg(any(test, feature = "dpdk"))]
+    #[inline]
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent
     }
 
     /// Length in bytes.

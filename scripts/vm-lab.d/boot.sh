@@ -76,8 +76,8 @@ start_guest() {
     )
     if [ -n "$iommu" ]; then
         kernel_arguments+=" intel_iommu=on"
-        # Before the devices whose addresses it translates.
-        arguments=(-device "intel-iommu,intremap=on,device-iotlb=on" "${arguments[@]}")
+        # Before the devices whose addresses it translates; 48 bits of them, as a process has.
+        arguments=(-device "intel-iommu,intremap=on,device-iotlb=on,aw-bits=48" "${arguments[@]}")
     fi
     arguments+=(-append "$kernel_arguments")
     plug_cables "$guest"

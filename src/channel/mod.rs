@@ -100,6 +100,7 @@ fn sum(all: impl Iterator<Item = DeviceCounters>) -> DeviceCounters {
         rx_bytes: sum.rx_bytes + one.rx_bytes,
         tx_frames: sum.tx_frames + one.tx_frames,
         tx_bytes: sum.tx_bytes + one.tx_bytes,
+        tx_uncopied: sum.tx_uncopied + one.tx_uncopied,
         dropped: sum.dropped + one.dropped,
     })
 }

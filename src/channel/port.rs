@@ -11,6 +11,7 @@ use shouter_netstack::rud;
 use shouter_netstack::stack::{PortConfig as StackPort, Stack, StackConfig};
 
 use super::sys::{KernelInterface, interface};
+use super::up::Registry;
 use crate::config::{Config, PortConfig, TransportChoice};
 use crate::error::Error;
 use crate::key;
@@ -39,6 +40,8 @@ pub struct Ports {
     pub stacks: Vec<Stack<PortDevice>>,
     /// The kind of the first port.
     pub kind: &'static str,
+    /// The memory that NICs among the ports read where it lies.
+    pub memory: Option<Box<dyn Registry + Send>>,
 }
 
 /// Opens every port of the configuration and waits until its other side is there.
@@ -62,11 +65,12 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
         Ok::<_, Error>(Stack::new(stack_config))
     };
     let mut stacks = (0..config.shards).map(stack).collect::<Result<Vec<_>, _>>()?;
-    let mut kind = "none";
+    let (mut kind, mut memory) = ("none", vec![]);
     let until = Clock.now() + config.rendezvous_deadline;
     for (index, port) in config.ports.iter().enumerate() {
         check_address(config, port)?;
-        let devices = device::open(config, port, until)?;
+        let (devices, of_port) = device::open(config, port, until)?;
+        memory.extend(of_port.filter(|_| is_nic(port)));
         let mtu = mtu_of(config, port);
         if let Some(configured) = port.mtu.or(config.mtu).filter(|configured| *configured > mtu) {
             tracing::warn!(
@@ -94,7 +98,7 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
                 .map_err(|why| Error::Config(format!("port {}: {why}", port.device)))?;
         }
     }
-    Ok(Ports { stacks, kind })
+    Ok(Ports { stacks, kind, memory: device::registry(memory) })
 }
 
 /// Whether a port is a NIC.
@@ -172,11 +176,12 @@ mod device {
     use std::sync::Mutex;
 
     use shouter_netstack::device::dpdk::{
-        DeviceSpec, DpdkDevice, DpdkPortConfig, Eal, EalConfig, Layout, Port, PortError,
+        DeviceSpec, DpdkDevice, DpdkPortConfig, Eal, EalConfig, Layout, Port, PortError, PortMemory,
     };
     use shouter_netstack::time::Instant;
 
-    use super::{Config, Error, mtu_of};
+    use super::{Config, Error, Registry, mtu_of};
+    use crate::channel::rud::memory::NicMemory;
     use crate::config::{Hugepages, to_cores};
     use crate::runtime::{Clock, CoreAllowance};
 
@@ -191,12 +196,17 @@ mod device {
         }
     }
 
-    /// Opens one port, waiting for its other side: a device for each queue, of which each shard has one.
+    /// The registry of memory of the process's own that ports read.
+    pub(super) fn registry(ports: Vec<PortMemory>) -> Option<Box<dyn Registry + Send>> {
+        Some(Box::new(NicMemory::new(ports)?))
+    }
+
+    /// Opens one port, waiting for its other side: a device for each queue, of which each shard has one, and a handle for memory that it may read.
     pub(super) fn open(
         config: &Config,
         port: &crate::config::PortConfig,
         until: Instant,
-    ) -> Result<Vec<DpdkDevice>, Error> {
+    ) -> Result<(Vec<DpdkDevice>, Option<PortMemory>), Error> {
         let spec: DeviceSpec =
             port.device.parse().map_err(|why| Error::Config(format!("port {}: {why}", port.device)))?;
         let eal = eal(config)?;
@@ -212,9 +222,10 @@ mod device {
             })
         })?;
         report(config, &port.device, &opened.layout());
+        let memory = opened.memory();
         let devices = opened.into_devices();
         match devices.len() == config.shards as usize {
-            true => Ok(devices),
+            true => Ok((devices, Some(memory))),
             false => Err(Error::Internal(format!(
                 "port {}: {} queues for {} shards",
                 port.device,
@@ -288,11 +299,16 @@ mod device {
     use shouter_netstack::device::Loopback;
     use shouter_netstack::time::Instant;
 
-    use super::{Config, Error};
+    use super::{Config, Error, Registry};
 
     /// There is none to be taken.
     pub(super) fn check_free(_: &crate::config::PortConfig) -> Result<(), Error> {
         Ok(())
+    }
+
+    /// Nothing is read where it lies.
+    pub(super) fn registry(_: Vec<std::convert::Infallible>) -> Option<Box<dyn Registry + Send>> {
+        None
     }
 
     /// There is nothing to open.
@@ -300,7 +316,7 @@ mod device {
         _: &Config,
         port: &crate::config::PortConfig,
         _: Instant,
-    ) -> Result<Vec<Loopback>, Error> {
+    ) -> Result<(Vec<Loopback>, Option<std::convert::Infallible>), Error> {
         Err(Error::Device(format!(
             "port {}: this build has no DPDK; build with the feature 'dpdk'",
             port.device

@@ -18,9 +18,12 @@ use shouter_reducer::transport::{LEAST_FRAGMENT, PayloadRange, SendError, SendTo
 use super::loss::{Loss, PeerLoss};
 use super::peers::Peers;
 use super::sys::extent_of;
-use super::up::{Channel, PeerAddress};
+use super::up::{Channel, PeerAddress, Registry};
 use super::{Inbox, Links};
 use crate::key::Key;
+
+#[cfg(feature = "dpdk")]
+pub(crate) mod memory;
 
 /// UDP source ports of a session's paths start here.
 const FIRST_SOURCE_PORT: u16 = 50_000;
@@ -32,6 +35,8 @@ struct Peer {
 /// Sessions to the other leaders over one stack, each of which begins with its first use.
 pub struct RudChannel<D: Device> {
     stack: Stack<D>,
+    /// Memory that the ports' NICs read. After the stack, whose devices do.
+    memory: Option<Box<dyn Registry + Send>>,
     peers: Peers<Peer>,
     strays: u64,
     /// Control messages that have found no room yet.
@@ -98,7 +103,14 @@ impl<D: Device + 'static> RudChannel<D> {
                 stack.rud_mut().enlist(params).map_err(|why| OpenError::Session { rank: peer.rank, why })?;
             sessions.push((peer.rank, Peer { session }));
         }
-        Ok(Self { stack, peers: sessions.into_iter().collect(), strays: 0, pending_control: vec![] })
+        let peers = sessions.into_iter().collect();
+        Ok(Self { stack, memory: None, peers, strays: 0, pending_control: vec![] })
+    }
+
+    /// The same with a registry of the memory that the ports' NICs read where it lies.
+    #[must_use]
+    pub fn with_memory(self, memory: Option<Box<dyn Registry + Send>>) -> Self {
+        Self { memory, ..self }
     }
 
     /// Posts the control messages that found no room yet.
@@ -193,6 +205,10 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
             .all_present()
             .filter(|(rank, _)| awaited(*rank))
             .all(|(rank, peer)| !is_pending(rank) && self.stack.rud().is_idle(peer.session))
+    }
+
+    fn registry(&mut self) -> Option<&mut dyn Registry> {
+        Some(self.memory.as_deref_mut()?)
     }
 
     fn resent(&self) -> u64 {

@@ -135,9 +135,12 @@ pub trait Channel: Transport + Any {
     }
 }
 
-/// Memory that an RDMA device reads where it lies, and that peers write.
+/// Memory that a channel's device, an RDMA device or a NIC, reads where it lies.
 pub trait Registry {
-    /// A closure that registers memory, so that an RDMA device reads it without a copy, once it is
+    /// Whether peers write to the memory, too, and it may be another device's: RDMA.
+    fn is_remote(&self) -> bool;
+
+    /// A closure that registers memory, so that the device reads it without a copy, once it is
     /// [adopted](Self::adopt); `None` if it is copied as before. It makes a system call that touches every page, and so
     /// runs off the critical path.
     ///
@@ -170,16 +173,18 @@ pub trait Registry {
     #[allow(unsafe_code)]
     unsafe fn register_device(
         &mut self,
-        memory: TensorRegion,
-        export: Option<Export>,
-    ) -> Result<Reach, RegisterError>;
+        _memory: TensorRegion,
+        _export: Option<Export>,
+    ) -> Result<Reach, RegisterError> {
+        Err(RegisterError::Refused)
+    }
 
     /// Forgets memory that begins at `address`, if it is registered. The registration ends with the drop of the
     /// returned value, which may take long. Nothing may be under way from there.
     fn unregister(&mut self, address: usize) -> Option<Registered>;
 
     /// From now on payloads may lie in a device's memory. Once.
-    fn attach_digest(&mut self, digest: Box<dyn Digest + Send>);
+    fn attach_digest(&mut self, _digest: Box<dyn Digest + Send>) {}
 }
 
 /// The transports to all other ranks: the channels to the leaders of other nodes (none on a rank that is no leader, or whose
@@ -346,7 +351,7 @@ impl UpChannels {
     }
 
     /// The registry of memory that a channel's device accesses directly, if one does: one channel reaches all peers
-    /// that RDMA reaches.
+    /// that RDMA reaches, and one all that NICs do. Where there are both, RDMA's.
     pub fn registry(&mut self) -> Option<&mut dyn Registry> {
         self.channels.iter_mut().find_map(|channel| channel.registry())
     }
@@ -354,7 +359,7 @@ impl UpChannels {
     /// The same for memory of devices, which no other channel can send.
     pub fn device_registry(&mut self) -> Option<&mut dyn Registry> {
         match &mut *self.channels {
-            [only] => only.registry(),
+            [only] => only.registry().filter(|registry| registry.is_remote()),
             _ => None,
         }
     }

@@ -108,7 +108,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     executor_config.eager_bytes = plan.eager_bytes as usize;
     executor_config.max_operations = MAX_OPERATIONS;
     let takes_memory = up.registry().is_some();
-    executor_config.one_sided = takes_memory;
+    executor_config.one_sided = up.registry().is_some_and(|registry| registry.is_remote());
     let internal = |why: &dyn std::fmt::Display| Error::Internal(why.to_string());
     let mut executor = executor(executor_config).map_err(|why| internal(&why))?;
     if let Some(node) = &node {

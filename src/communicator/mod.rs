@@ -310,8 +310,8 @@ impl Group {
     /// times faster where cores are far apart. Whether a rank uses it, and for which tensors, may differ between ranks: results
     /// are the same.
     ///
-    /// RDMA devices send large tensors from it, and write to it, without a copy; there all of it takes memory at once,
-    /// elsewhere only touched pages. A forked child does not have it.
+    /// RDMA devices send large tensors from it, and write to it, without a copy, and NICs that DPDK drives (`pci:`) send them by RUD without one; there all
+    /// of it takes memory at once, elsewhere only touched pages. A forked child does not have it.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is not so much memory; [`Error::Closed`] after the group has failed, and in a forked child.

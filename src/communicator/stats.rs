@@ -24,6 +24,8 @@ pub struct Stats {
     pub frames_sent: u64,
     /// Frames received.
     pub frames_received: u64,
+    /// Of the frames sent, those whose payload was not copied into a buffer of the driver: a NIC read it where it lay, or the driver of an embedded link did.
+    pub frames_uncopied: u64,
     /// Bytes sent, Ethernet headers included.
     pub bytes_sent: u64,
     /// Bytes received, Ethernet headers included.
@@ -66,6 +68,11 @@ impl Stats {
             metric("in_place_total", "Collectives without staging on this host.", self.in_place),
             metric("sent_frames_total", "Frames sent by this rank's ports.", self.frames_sent),
             metric("received_frames_total", "Frames received by this rank's ports.", self.frames_received),
+            metric(
+                "uncopied_frames_total",
+                "Frames sent whose payload was not copied into a buffer.",
+                self.frames_uncopied,
+            ),
             metric("sent_bytes_total", "Bytes sent, Ethernet headers included.", self.bytes_sent),
             metric("received_bytes_total", "Bytes received, Ethernet headers included.", self.bytes_received),
             metric("resent_total", "Datagrams sent again.", self.resent),
@@ -150,6 +157,7 @@ impl Tally {
                     stats.in_place += in_place;
                     stats.frames_sent += device.tx_frames;
                     stats.frames_received += device.rx_frames;
+                    stats.frames_uncopied += device.tx_uncopied;
                     stats.bytes_sent += device.tx_bytes;
                     stats.bytes_received += device.rx_bytes;
                     stats.resent += resent;

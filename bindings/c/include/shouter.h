@@ -403,6 +403,8 @@ typedef struct shouter_stats_t {
   uint64_t frames_sent;
   /* Frames that came in at this host's port. */
   uint64_t frames_received;
+  /* Of the frames that left this host's port, those whose payload was read where it lay, and not copied into a buffer before. */
+  uint64_t frames_uncopied;
   /* Bytes that left this host's port, Ethernet headers included. */
   uint64_t bytes_sent;
   /* Bytes that came in at this host's port, Ethernet headers included. */

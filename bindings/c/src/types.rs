@@ -145,6 +145,8 @@ pub struct Stats {
     pub frames_sent: u64,
     /// Frames that came in at this host's port.
     pub frames_received: u64,
+    /// Of the frames that left this host's port, those whose payload was read where it lay, and not copied into a buffer before.
+    pub frames_uncopied: u64,
     /// Bytes that left this host's port, Ethernet headers included.
     pub bytes_sent: u64,
     /// Bytes that came in at this host's port, Ethernet headers included.
@@ -208,6 +210,7 @@ impl From<shouter::Stats> for Stats {
             in_place: stats.in_place,
             frames_sent: stats.frames_sent,
             frames_received: stats.frames_received,
+            frames_uncopied: stats.frames_uncopied,
             bytes_sent: stats.bytes_sent,
             bytes_received: stats.bytes_received,
             resent: stats.resent,

@@ -398,6 +398,7 @@ impl Group {
             ("in_place", stats.in_place),
             ("frames_sent", stats.frames_sent),
             ("frames_received", stats.frames_received),
+            ("frames_uncopied", stats.frames_uncopied),
             ("bytes_sent", stats.bytes_sent),
             ("bytes_received", stats.bytes_received),
             ("resent", stats.resent),

@@ -32,6 +32,9 @@ pub(crate) struct ReportLine {
     /// Whether ranks of a host reduced directly from each other's tensors; else they staged them, or had no need.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) in_place: Option<bool>,
+    /// Frames sent by this rank's ports whose payload was not copied into a buffer; between hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) uncopied: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) device: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -196,6 +196,13 @@ impl Frame {
         self.len() == 0
     }
 
+    /// The same frame with no lent extent: a device reads it before it has taken it.
+    #[inline]
+    pub(crate) fn keep(mut self) -> Self {
+        self.extents = self.extents.map(Extent::keep);
+        self
+    }
+
     /// The bytes: the header, then each extent.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         core::iter::once(self.header()).chain(self.extents().iter().map(Extent::as_bytes))

@@ -274,7 +274,8 @@ impl<D: Device> Fault<D> {
             }
             let corrupt = corrupt && copy == 0;
             if due <= now && !corrupt {
-                self.staging.push(*frame);
+                // It may be sent twice, and be overtaken.
+                self.staging.push(frame.keep());
                 continue;
             }
             let Some((mut frame, slot)) = self.copy(frame) else {

@@ -122,6 +122,8 @@ pub struct DeviceCounters {
     pub tx_frames: u64,
     /// Bytes of those frames, Ethernet header included.
     pub tx_bytes: u64,
+    /// Of the frames accepted, those whose payload was not copied: the driver, or the NIC, reads it where it lies.
+    pub tx_uncopied: u64,
     /// Frames the device itself dropped, in either direction.
     pub dropped: u64,
 }
@@ -132,6 +134,11 @@ pub struct DeviceCounters {
 /// Frames refer to memory that their sender frees, or writes, when the stack says that nothing reads it any more. So the bytes of a frame are read
 /// only within the call of [`transmit`](Self::transmit) that was given it, or else while [`holds_extents`](Self::holds_extents) returns true; and the frames of a batch
 /// that are not taken are left in it.
+///
+/// One exception: an extent that is *lent*, as those of RUD's datagrams are that are sent for the first time, and lies in memory that was registered with the device (an unsafe call, see
+/// `dpdk::PortMemory`) may be read until the device has sent the frame. A device sends frames in the order in which it was given them, so that the arrival
+/// of this frame, or of a later one to the same destination, says that it reads the extent no more. If neither arrives (the sender has given
+/// up), the end of the registration says so. A receiver that checks what it gets (RUD's CRC) drops a frame that was read after its sender wrote there.
 #[allow(unsafe_code)]
 pub unsafe trait Device {
     /// The device's capabilities.

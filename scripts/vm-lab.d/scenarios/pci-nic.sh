@@ -46,7 +46,7 @@ on_node() { awk -v node="N$1=" -v pattern="$2" '$0 ~ pattern { for (i = 1; i <= 
 
 # Hugepages of the NIC's node, on which a core is; a cable that is pulled out for two seconds.
 SHOUTER_HUGEPAGES=on rank 29501 0-1 8
-says 'receive=1024 transmit=1024 buffers=2368 room=9216 node=Some(1)'
+says 'receive=1024 transmit=1024 buffers=3392 room=9216 node=Some(1)'
 # DPDK takes a page or two for itself where its first core is.
 near=$(on_node 1 huge) far=$(on_node 0 huge)
 [ "$near" -ge 256 ] && [ "$far" -le 2 ] || fail "$near hugepages of node 1 and $far of node 0: $(grep huge "/proc/$pid/numa_maps")"

@@ -192,6 +192,9 @@ pub enum RegisterError {
         /// Its error.
         why: String,
     },
+    /// No NIC takes it.
+    #[error("{0}")]
+    Nic(String),
     /// There are as many ranges of devices' memory as are kept.
     #[error(
         "{0} ranges of GPU memory are registered, which is as many as are kept; tensors elsewhere are staged"

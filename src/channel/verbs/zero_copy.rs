@@ -133,6 +133,10 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 }
 
 impl<F: Fabric, C: Control> Registry for VerbsChannel<F, C> {
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     #[allow(unsafe_code)]
     unsafe fn registering(&mut self, memory: TensorRegion) -> Option<Registering> {
         if self.fenced || !self.memory.takes(memory) {

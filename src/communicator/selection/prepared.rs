@@ -129,6 +129,8 @@ impl Prepared {
                 Some(PeerAddress { rank: peer.rank, ip, port: config.data_port, local_ip })
             });
             let lead = lead.collect::<Vec<_>>();
+            // A sealed datagram is a copy. All shards have queues of the same ports, with which memory is registered once.
+            let mut memory = ports.memory.filter(|_| !config.rud_seal);
             for (stack, shard) in ports.stacks.into_iter().zip(0u32..) {
                 // What one shard sends, no other one takes.
                 let secret = match shard {
@@ -143,7 +145,7 @@ impl Prepared {
                 } else {
                     let wire = (connections, config.data_port, mtu);
                     let channel = RudChannel::open(stack, rank, &lead, (&secret, config.rud_seal), wire);
-                    Box::new(channel.map_err(|why| joined(&why))?)
+                    Box::new(channel.map_err(|why| joined(&why))?.with_memory(memory.take()))
                 };
                 over_ports.push(channel);
             }

@@ -200,11 +200,12 @@ pub(super) fn measure<T: Number>(
     }
     let wanted = rounds(group, (started, WARM_UP as u64), args.seconds, FEWEST as u64..=MOST as u64)?;
     run.figures = Figures { nanos: Vec::with_capacity(wanted as usize), ..Figures::default() };
-    let before = group.stats().in_place;
+    let before = group.stats();
     for round in 0..wanted as usize {
         run.once(WARM_UP + round)?;
     }
-    let in_place = group.stats().in_place - before >= wanted;
+    let after = group.stats();
+    let in_place = after.in_place - before.in_place >= wanted;
     for chunk in run.figures.nanos.chunks_mut(FIGURES) {
         group.all_reduce(chunk, ReduceOp::Max)?;
     }
@@ -218,6 +219,8 @@ pub(super) fn measure<T: Number>(
     line.transport = Some(group.transport().channels.clone());
     if !is_barrier {
         line.in_place = Some(in_place);
+        let uncopied = after.frames_uncopied - before.frames_uncopied;
+        line.uncopied = (group.nodes() > 1).then_some(uncopied);
         line.dtype = Some(args.dtype.clone());
     }
     Ok(line)

@@ -204,7 +204,7 @@ fn allowed_cpus() -> String {
 }
 
 /// The command line for `rte_eal_init`, with NICs on these NUMA nodes.
-fn arguments(config: &EalConfig, nodes: &[u32]) -> Result<Vec<String>, EalError> {
+pub(super) fn arguments(config: &EalConfig, nodes: &[u32]) -> Result<Vec<String>, EalError> {
     if config.memory_mb < MEMORY_MB_MIN {
         return Err(EalError::Config {
             what: "memory_mb",

@@ -25,7 +25,9 @@
 //!
 //! A frame that is sent is copied into a DPDK buffer: `virtio_user` shares DPDK's own heap with its peer and nothing
 //! else. Drivers that copy at transmit time themselves (vhost, memif, af_packet) can read any address, so there the
-//! payload may be chained behind the header as an external buffer instead; see [`PayloadMode`].
+//! payload may be chained behind the header as an external buffer instead; see [`PayloadMode`]. A NIC reads payload where it lies in memory that is registered
+//! with its port ([`PortMemory::register`]), behind an IOMMU that translates the process's addresses; but only payload that is *lent*, which RUD's
+//! datagrams are when they are sent for the first time: see [`Device`](crate::device::Device) for when the sender may write there again.
 //!
 //! # Offloads
 //!
@@ -45,6 +47,7 @@
 //! All unsafe code is in `sys`.
 
 mod eal;
+mod memory;
 mod numa;
 mod offload;
 mod port;
@@ -58,6 +61,7 @@ mod sys;
 mod tests;
 
 pub use eal::{Description, Eal, EalConfig, EalError};
+pub use memory::{MemoryError, PortMemory, PortRegistration};
 pub use offload::Offloads;
 pub use port::{DpdkPortConfig, PayloadMode, Port, PortError};
 pub use queue::DpdkDevice;

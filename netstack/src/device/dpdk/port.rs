@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, io, mem, thread};
 
+use super::memory::PortMemory;
 use super::offload::{Offloads, negotiate};
 use super::sizes::{
     CACHE, LINK_HEADER, Layout, PACKET_RING, frame_room, packet_slot, pool_mb, pool_size, ring,
@@ -27,7 +28,7 @@ const EMBEDDED_MTU_MAX: u16 = 9000;
 /// with the payload cold (walking through 64 MiB), where memory sets the pace. The same for vhost and for memif.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PayloadMode {
-    /// Chained where the driver can read any address (vhost, memif, af_packet), else copied.
+    /// Chained where the driver can read any address (vhost, memif, af_packet), or the device memory that is registered with it (NICs), else copied.
     #[default]
     Auto,
     /// Copied behind the header.
@@ -246,6 +247,8 @@ pub(super) struct Shared {
     pub(super) mac: [u8; 6],
     pub(super) tx_ipv4_checksum: bool,
     pub(super) chains: bool,
+    /// The driver sends payload from where it lies, if the device may read memory there.
+    pub(super) lends: bool,
     /// None on a port that takes frames as they are.
     pub(super) offloads: Option<Offloads>,
     layout: Layout,
@@ -317,8 +320,14 @@ impl Port {
             rx_offloads |= rx.0;
         }
         let offloads = wanted.map(|(_, _, offloads)| offloads);
-        if chains {
-            tx_offloads |= info.tx_multi_segment().unwrap_or(0);
+        // The header in a buffer, and the payload where it lies.
+        let segments = info.tx_multi_segment().filter(|_| info.max_segments() >= 2);
+        let lends = config.payload == PayloadMode::Auto
+            && offloads.is_none()
+            && device.reads_registered_memory()
+            && segments.is_some();
+        if chains || lends {
+            tx_offloads |= segments.unwrap_or(0);
         } else if offloads.is_none() {
             tx_offloads |= info.tx_fast_free().unwrap_or(0);
         }
@@ -336,9 +345,10 @@ impl Port {
             mac: config.mac,
             close_on_interrupt_thread: is_memif,
             mac_in_software: device.is_point_to_point(),
+            is_in_container: device.is_on_vfio(),
         };
         let room = frame_room(config, info.max_frame());
-        let buffers = pool_size(config, rings, room);
+        let buffers = pool_size(config, rings, room, lends);
         // Other ports' memory is the process's own, and lies where its threads run.
         let node = if is_pci { attached.node() } else { None };
         let pool = |node| sys::Pool::new(&format!("shouter{number}"), buffers, CACHE, room, node);
@@ -370,8 +380,18 @@ impl Port {
         let started = Some(Arc::new(started));
         let config = config.clone();
         let tx_ipv4_checksum = checksum.is_some();
-        let shared =
-            Shared { eal, started, config, mac, tx_ipv4_checksum, chains, offloads, layout, _claim: claim };
+        let shared = Shared {
+            eal,
+            started,
+            config,
+            mac,
+            tx_ipv4_checksum,
+            chains,
+            lends,
+            offloads,
+            layout,
+            _claim: claim,
+        };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -394,6 +414,11 @@ impl Port {
         self.shared.layout
     }
 
+    /// A handle for memory that the port is to read where it lies.
+    pub fn memory(&self) -> PortMemory {
+        PortMemory::of(&self.shared)
+    }
+
     /// One device per queue pair. The port is taken down when the last of them is dropped.
     pub fn into_devices(self) -> Vec<DpdkDevice> {
         (0..self.shared.config.queues).filter_map(|index| DpdkDevice::new(&self.shared, index)).collect()
@@ -401,6 +426,16 @@ impl Port {
 }
 
 impl Shared {
+    #[inline]
+    pub(super) fn started(&self) -> Option<&StartedPort> {
+        self.started.as_deref()
+    }
+
+    /// Whether this process opened it, and is no forked child of the one that did.
+    pub(super) fn is_ours(&self) -> bool {
+        self.eal.is_ours()
+    }
+
     pub(super) fn queue(&self, index: u16) -> Option<sys::Queue> {
         let duties = Duties {
             ipv4_checksum: self.tx_ipv4_checksum,

@@ -6,11 +6,16 @@ use super::DeviceSpec;
 use super::port::Shared;
 use super::sys::{BURST, Queue};
 use crate::device::{Capabilities, Device, DeviceCounters, Frame, RxFrame, TxBatch};
+use crate::region::Extent;
 use crate::time::Instant;
 
 /// Payload of this many bytes and more is chained where the driver allows it, shorter payload is copied: about where
 /// the two cost the same (see [`PayloadMode`](super::PayloadMode)).
 const CHAIN_FROM: usize = 2560;
+
+/// Lent payload of this many bytes and more stays where it lies, if the NIC reads memory there; shorter payload is copied, since a second buffer and
+/// descriptor cost something, too. Not measured on a NIC.
+const LEND_FROM: usize = 512;
 
 /// Bytes of frames in the first burst of a batch, at least; every further one may have twice as many as the one before. The peer
 /// then sees the first frames while the others are being copied, and short frames share a burst all the same.
@@ -60,6 +65,33 @@ impl DpdkDevice {
         self.capabilities.tso_max = if takes { SUPER_SEGMENT } else { 0 };
     }
 
+    /// Sends frames to a driver that has read them when it returns.
+    #[inline]
+    #[allow(unsafe_code)]
+    fn send_chained(&mut self, frames: &[Frame]) -> usize {
+        let chained = |frame: &Frame| single(frame).filter(|extent| extent.len() >= CHAIN_FROM);
+        // SAFETY: such is the driver of a port that chains (`DeviceSpec::reads_any_address`).
+        unsafe { self.queue.send_chained(frames, chained) }
+    }
+
+    /// Sends frames to a driver that keeps them in its ring, lent payload from where it lies if the device reads memory there.
+    #[inline]
+    #[allow(unsafe_code)]
+    fn send_lent(&mut self, frames: &[Frame]) -> usize {
+        let Some(started) = self.shared.started().filter(|_| self.shared.lends) else {
+            return self.queue.send_copied(frames);
+        };
+        let Some(memory) = started.readable() else { return self.queue.send_copied(frames) };
+        let lent = |frame: &Frame| {
+            let is_readable = |extent: &Extent| {
+                extent.len() >= LEND_FROM && memory.holds(extent.as_ptr().addr(), extent.len())
+            };
+            single(frame).filter(|extent| extent.is_lent() && is_readable(extent))
+        };
+        // SAFETY: it is lent, and mapped as long as `memory` is held at least; the end of its mapping is the end of the device's reading.
+        unsafe { self.queue.send_chained(frames, lent) }
+    }
+
     /// Whether the first frame is a super-segment that waits in vain: another client came, which takes none.
     #[cold]
     fn is_stuck(&mut self, batch: &TxBatch) -> bool {
@@ -74,7 +106,8 @@ impl DpdkDevice {
     }
 }
 
-// SAFETY: frames are copied into DPDK's buffers within `transmit`, and stay in their batch until then.
+// SAFETY: frames are copied into DPDK's buffers within `transmit`, or read by the driver in there, and stay in their batch until then; but lent extents in
+// memory that was registered with the port, which a NIC reads later.
 #[allow(unsafe_code)]
 unsafe impl Device for DpdkDevice {
     fn capabilities(&self) -> &Capabilities {
@@ -105,8 +138,8 @@ unsafe impl Device for DpdkDevice {
             }
             limit *= 2;
             let taken = match (self.shared.offloads.is_some(), self.shared.chains) {
-                (false, true) => self.queue.send_chained(frames, CHAIN_FROM),
-                (false, false) => self.queue.send_copied(frames),
+                (false, true) => self.send_chained(frames),
+                (false, false) => self.send_lent(frames),
                 (true, true) => self.queue.send_offloaded_chained(frames, CHAIN_FROM),
                 (true, false) => self.queue.send_offloaded_copied(frames),
             };
@@ -149,7 +182,16 @@ unsafe impl Device for DpdkDevice {
     /// of them.
     fn counters(&self) -> DeviceCounters {
         let dropped = self.queue.oversized + self.queue.damaged + self.refused + self.queue.port().missed();
-        DeviceCounters { dropped, ..self.counters }
+        DeviceCounters { dropped, tx_uncopied: self.queue.uncopied, ..self.counters }
+    }
+}
+
+/// The payload of a frame that has it in one piece.
+#[inline]
+fn single(frame: &Frame) -> Option<Extent> {
+    match frame.extents() {
+        [extent] => Some(*extent),
+        _ => None,
     }
 }
 

@@ -110,13 +110,16 @@ pub(super) fn packet_slot(config: &DpdkPortConfig) -> u32 {
     (u32::from(config.mtu) + u32::from(LINK_HEADER) + 128).next_power_of_two().max(2048)
 }
 
-/// Buffers of `room` bytes in the pool of a port with these receive and transmit rings.
-pub(super) fn pool_size(config: &DpdkPortConfig, rings: (u16, u16), room: u16) -> u32 {
+/// Buffers of `room` bytes in the pool of a port with these receive and transmit rings, which may send payload from where it lies (`lends`).
+pub(super) fn pool_size(config: &DpdkPortConfig, rings: (u16, u16), room: u16, lends: bool) -> u32 {
     let (receive, transmit) = (u32::from(rings.0), u32::from(rings.1));
     // As many frames may wait in the transmit ring as it has descriptors, each of as many buffers as a super-segment
     // takes: if the pool ran dry, the driver would not be called any more to give back sent buffers.
-    let frame =
-        if config.leaves_work() { u32::from(u16::MAX).div_ceil(u32::from(room.max(1))) + 1 } else { 1 };
+    let frame = if config.leaves_work() {
+        u32::from(u16::MAX).div_ceil(u32::from(room.max(1))) + 1
+    } else {
+        1 + u32::from(lends)
+    };
     let rings = if config.device.keeps_buffers() { receive + frame * transmit } else { 0 };
     // Received, staged for sending (two each when chained), and in the queue's cache (which holds half as many again).
     let in_hand = 4 * sys::BURST as u32 + CACHE * 3 / 2;

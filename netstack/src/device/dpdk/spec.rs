@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::str::FromStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Longest path of a UNIX socket in bytes: `sun_path` of `sockaddr_un` less its terminator (unix(7)).
@@ -181,6 +182,18 @@ impl DeviceSpec {
     /// Whether the driver reads the payload at transmit time with the processor, so that it may lie anywhere.
     pub(super) fn reads_any_address(&self) -> bool {
         matches!(self, Self::Vhost(_) | Self::MemifServer(_) | Self::MemifClient(_) | Self::AfPacket(_))
+    }
+
+    /// Whether the device reads memory where it lies once that is [registered](super::PortMemory::register) with it.
+    pub(super) fn reads_registered_memory(&self) -> bool {
+        matches!(self, Self::Pci(_) | Self::Ring)
+    }
+
+    /// Whether it is a NIC that vfio-pci has.
+    pub(super) fn is_on_vfio(&self) -> bool {
+        let Self::Pci(address) = self else { return false };
+        fs::read_link(format!("/sys/bus/pci/devices/{address}/driver"))
+            .is_ok_and(|driver| driver.file_name().is_some_and(|name| name == "vfio-pci"))
     }
 
     /// Whether the driver keeps buffers in its rings, which then have to be counted into the pool.

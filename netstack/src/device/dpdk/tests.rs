@@ -50,7 +50,7 @@ fn bad_configurations_are_refused_before_dpdk_starts() {
         (EalConfig { pci: vec!["eth0".into()], ..EalConfig::default() }, "lspci"),
         (EalConfig { hugepages: true, memory_mb: u32::MAX, ..EalConfig::default() }, "vm.nr_hugepages"),
     ] {
-        let message = Eal::init(&config).unwrap_err().to_string();
+        let message = eal::arguments(&config, &[]).unwrap_err().to_string();
         assert!(message.contains(expected), "{message}");
     }
 }

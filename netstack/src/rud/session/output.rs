@@ -120,6 +120,9 @@ impl Session {
             }
             _ => {
                 self.cut = None;
+                // A number's first datagram is lent, and what is sent again under it copied: an acknowledgement then says that the device has read
+                // the first, for what was sent again went the same way after it.
+                let payload = if again { payload } else { payload.map(Extent::lend) };
                 self.paths.send(path, &header, message.head_mut(), payload_crc, payload, emit)
             }
         };

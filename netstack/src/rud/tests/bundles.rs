@@ -268,6 +268,21 @@ fn the_memory_of_a_bundle_rests_while_a_frame_may_refer_to_it() {
     }
 }
 
+/// An acknowledgement is to prove that a device has read the only datagram that it reads late.
+#[test]
+fn a_datagram_is_lent_when_it_is_first_sent_and_kept_when_it_is_sent_again() {
+    let [(mut a, a_id), _] = pair();
+    a.send(a_id, &[], extent_from(vec![1; 1400]), MessageToken(1)).unwrap();
+    let mut lent = vec![];
+    for now in (0..1_000_000_000).step_by(1_000_000) {
+        a.on_timeout(Instant::from_nanos(now), &mut App::default());
+        let mut kept = Keep::default();
+        a.transmit(Instant::from_nanos(now), &mut kept);
+        lent.extend(kept.0.iter().filter(|extent| extent.len() == 1400).map(Extent::is_lent));
+    }
+    assert!(lent.len() >= 3 && lent[0] && !lent[1..].contains(&true), "{lent:?}");
+}
+
 //= rud/spec.md section 6.10
 #[test]
 fn neither_small_messages_nor_large_ones_take_all_the_room() {

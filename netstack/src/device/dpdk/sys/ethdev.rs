@@ -5,6 +5,8 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::ffi::CString;
 
+use super::external::External;
+use super::memory::{Mapped, Readable};
 use super::{Errno, Lcore, Pool};
 
 /// A device that was attached to its bus, and has a port number. Detached when dropped.
@@ -131,10 +133,14 @@ impl Attached {
         // Dropped, and so stopped before the pool goes, if the last step fails.
         let started = StartedPort {
             attached: Some(attached),
+            device: info.raw.device,
             pool,
+            external: lcores.iter().map(|_| External::new()).collect(),
             lcores,
             taken: AtomicU64::new(0),
             close_on_interrupt_thread: setup.close_on_interrupt_thread,
+            is_in_container: setup.is_in_container,
+            mapped: Mapped::default(),
         };
         if let Some(spread) = spread {
             started.deal(&spread.table).map_err(at("setting its table of receive queues"))?;
@@ -179,6 +185,8 @@ pub(in super::super) struct Setup {
     pub(in super::super) close_on_interrupt_thread: bool,
     /// A driver that cannot set its MAC address is no error.
     pub(in super::super) mac_in_software: bool,
+    /// It is a NIC on vfio-pci: those of a process share what is mapped for them.
+    pub(in super::super) is_in_container: bool,
 }
 
 /// Receive-side scaling as a driver is told it.
@@ -278,6 +286,11 @@ impl Info {
         self.tx_offload(u64::from(dpdk_sys::RTE_ETH_TX_OFFLOAD_IPV4_CKSUM))
     }
 
+    /// Segments that a frame may have.
+    pub(in super::super) fn max_segments(&self) -> u16 {
+        self.raw.tx_desc_lim.nb_seg_max.min(self.raw.tx_desc_lim.nb_mtu_seg_max)
+    }
+
     /// It sends frames of several segments.
     pub(in super::super) fn tx_multi_segment(&self) -> Option<u64> {
         self.tx_offload(u64::from(dpdk_sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS))
@@ -319,13 +332,24 @@ impl Info {
 pub(in super::super) struct StartedPort {
     /// None once the port was abandoned to the process that owns it.
     attached: Option<Attached>,
+    /// There as long as the port is attached.
+    pub(super) device: *mut dpdk_sys::rte_device,
     pool: Pool,
+    /// One for each queue: buffers in its ring refer to it.
+    external: Vec<External>,
     /// One for each queue.
     lcores: Vec<Lcore>,
     /// A bit per queue that was handed out.
     taken: AtomicU64,
     close_on_interrupt_thread: bool,
+    pub(super) is_in_container: bool,
+    pub(super) mapped: Mapped,
 }
+
+// SAFETY: DPDK's control calls, which alone take `device`, are made from any thread; those of memory have locks of their own. All else is Send.
+unsafe impl Send for StartedPort {}
+// SAFETY: as above.
+unsafe impl Sync for StartedPort {}
 
 impl StartedPort {
     pub(super) fn number(&self) -> u16 {
@@ -350,6 +374,17 @@ impl StartedPort {
 
     pub(super) fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// The memory that it may read where it lies; `None` if there is none, or it is being changed.
+    #[inline]
+    pub(in super::super) fn readable(&self) -> Option<Readable<'_>> {
+        self.mapped.read()
+    }
+
+    /// The count of queue `index`'s external buffers.
+    pub(super) fn external(&self, index: u16) -> Option<*mut dpdk_sys::rte_mbuf_ext_shared_info> {
+        self.external.get(usize::from(index)).map(External::as_ptr)
     }
 
     /// The lcore id of queue `index`, if there is such a queue and it is handed out for the first time.
@@ -406,6 +441,7 @@ impl StartedPort {
         }
         self.pool.abandon();
         core::mem::forget(core::mem::take(&mut self.lcores));
+        core::mem::forget(core::mem::take(&mut self.external));
     }
 }
 
@@ -420,8 +456,11 @@ impl Drop for StartedPort {
                     return;
                 }
                 dpdk_sys::rte_eth_dev_stop(attached.port);
-                dpdk_sys::rte_eth_dev_close(attached.port);
             }
+            // It reads nothing any more, and its device is still there.
+            self.unmap_all();
+            // SAFETY: as above.
+            unsafe { dpdk_sys::rte_eth_dev_close(attached.port) };
         }
     }
 }

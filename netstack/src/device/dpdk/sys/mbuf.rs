@@ -1,6 +1,6 @@
 //! The hot path: frames into mbufs and out of them, a burst at a time.
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_int, c_uint};
 use core::mem::MaybeUninit;
 use core::ptr;
 use std::ffi::CString;
@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use dpdk_sys::{rte_mbuf, rte_mbuf_ext_shared_info, rte_mempool};
 
+use super::external::attach;
 use super::lcore::BorrowedLcore;
 use super::offload::{PIECES, Unfit, describe};
 use super::{Errno, StartedPort};
 use crate::device::{Frame, RxFrame};
+use crate::region::Extent;
 
 /// Frames handed to a driver at a time.
 pub(in super::super) const BURST: usize = 32;
@@ -107,17 +109,19 @@ pub(in super::super) struct Queue {
     pub(super) staged_to: usize,
     /// Frames that wait to be handed over.
     received: Received,
-    /// State shared by chained payload; its count is 1 between bursts.
-    pub(super) shared: Box<rte_mbuf_ext_shared_info>,
+    /// The count of chained payload: the port's.
+    pub(super) external: *mut rte_mbuf_ext_shared_info,
     /// Buffer in which a frame of several segments is put together.
     scratch: Box<[u8]>,
     /// Frames longer than a buffer, or than the scratch.
     pub(in super::super) oversized: u64,
     /// Frames that came with a transport checksum that the port found wrong.
     pub(in super::super) damaged: u64,
+    /// Frames sent whose payload was not copied.
+    pub(in super::super) uncopied: u64,
 }
 
-// SAFETY: the pointers are to buffers that the queue owns, and to nothing of the thread.
+// SAFETY: the pointers are to buffers that the queue owns, and to the count of them, which the port keeps; to nothing of the thread.
 unsafe impl Send for Queue {}
 
 impl Queue {
@@ -125,11 +129,7 @@ impl Queue {
     pub(in super::super) fn new(port: &Arc<StartedPort>, index: u16, duties: Duties) -> Option<Self> {
         let Duties { ipv4_checksum, offloads, prepares } = duties;
         let lcore = port.take_queue(index)?;
-        let shared = Box::new(rte_mbuf_ext_shared_info {
-            free_cb: Some(payload_read),
-            fcb_opaque: ptr::null_mut(),
-            refcnt: 1,
-        });
+        let external = port.external(index)?;
         Some(Self {
             port: port.clone(),
             number: port.number(),
@@ -142,10 +142,11 @@ impl Queue {
             staged_from: 0,
             staged_to: 0,
             received: Received::NONE,
-            shared,
+            external,
             scratch: vec![0; LONGEST_FRAME].into_boxed_slice(),
             oversized: 0,
             damaged: 0,
+            uncopied: 0,
         })
     }
 
@@ -239,28 +240,30 @@ impl Queue {
         count
     }
 
-    /// Sends up to [`BURST`] frames, payloads of `chain_from` bytes or more chained behind the header and not
-    /// copied; returns how many were taken. Only for drivers that have read the payload when `rte_eth_tx_burst`
-    /// returns.
+    /// Sends up to [`BURST`] frames, the payloads that `chained` names chained behind the header and not copied; returns how many were taken. The
+    /// ring has to take them: what it has no room for stays with the caller.
+    ///
+    /// # Safety
+    /// The driver has read what is chained when `rte_eth_tx_burst` returns; or it is lent, and mapped for the device.
     #[inline]
-    pub(in super::super) fn send_chained(&mut self, frames: &[Frame], chain_from: usize) -> usize {
+    pub(in super::super) unsafe fn send_chained(
+        &mut self,
+        frames: &[Frame],
+        chained: impl Fn(&Frame) -> Option<Extent>,
+    ) -> usize {
         // SAFETY: the queue's own id, and `self` is borrowed by one thread.
         let _lcore = unsafe { BorrowedLcore::new(self.lcore) };
+        if !self.push() {
+            return 0;
+        }
         let count = frames.len().min(BURST);
-        let chained = |frame: &Frame| match frame.extents() {
-            [extent] if extent.len() >= chain_from => Some(*extent),
-            _ => None,
-        };
         let tails = frames[..count].iter().filter(|f| chained(f).is_some()).count();
         // The staging array serves as scratch: headers in front, payloads behind them. Nothing stays in it.
         if !self.allocate(count + tails) {
             return 0;
         }
         let room = usize::from(self.port.pool().room);
-        let shared: *mut rte_mbuf_ext_shared_info = &mut *self.shared;
-        // SAFETY: nobody else refers to it between bursts.
-        unsafe { (*shared).fcb_opaque = shared.cast() };
-        let (mut filled, mut spare) = (0, count);
+        let (mut filled, mut spare, mut uncopied) = (0, count, 0_u32);
         for frame in &frames[..count] {
             let (length, header) = (frame.len(), frame.header());
             if length > room || length == 0 {
@@ -268,10 +271,8 @@ impl Queue {
                 continue;
             }
             let mbuf = self.staged[filled];
-            filled += 1;
             // SAFETY: both buffers are ours, fresh from the pool. The header fits (it is part of `length`). The
-            // extent stays readable until the frame is released, and the driver has let go of it before
-            // `rte_eth_tx_burst` returns or when the buffers are freed below.
+            // extent stays readable as the caller says, or the buffers are freed below.
             unsafe {
                 ptr::copy_nonoverlapping(header.as_ptr(), data_of(mbuf), header.len());
                 (*mbuf).data_len = header.len() as u16;
@@ -282,13 +283,10 @@ impl Queue {
                 if let Some(extent) = chained(frame) {
                     let tail = self.staged[spare];
                     spare += 1;
-                    let bytes = extent.len() as u16;
-                    let address = extent.as_ptr().cast_mut().cast::<c_void>();
-                    // The processor reads it, by its virtual address: there is no bus address.
-                    dpdk_sys::rte_pktmbuf_attach_extbuf(tail, address, u64::MAX, bytes, shared);
-                    (*tail).data_len = bytes;
+                    attach(tail, self.external, &extent, 0, extent.len() as u16);
                     (*mbuf).next = tail;
                     (*mbuf).nb_segs = 2;
+                    uncopied |= 1 << filled;
                 } else {
                     let mut at = header.len();
                     for extent in frame.extents() {
@@ -298,11 +296,14 @@ impl Queue {
                     (*mbuf).data_len = length as u16;
                 }
             }
+            filled += 1;
         }
         // SAFETY: the first `filled` are frames that we own.
         let sent = unsafe { self.transmit_staged(filled) };
         self.free(filled, count);
         self.free(spare, count + tails);
+        let of_sent = uncopied & (((1_u64 << sent) - 1) as u32);
+        self.uncopied += u64::from(of_sent.count_ones());
         // Frames that were skipped count as taken; with a full ring the rest stays with the caller.
         if sent == filled {
             count
@@ -464,16 +465,6 @@ impl Drop for Handed<'_> {
             unsafe { dpdk_sys::rte_pktmbuf_free_bulk(self.mbufs.as_mut_ptr(), self.mbufs.len() as c_uint) };
         }
     }
-}
-
-/// Called when the last chained payload of a queue is freed: makes the count 1 again, which is the state in which
-/// DPDK need not count atomically. All of a queue's chained payload is freed on the thread that drives it.
-///
-/// # Safety
-/// `shared` is the queue's `rte_mbuf_ext_shared_info`.
-unsafe extern "C" fn payload_read(_address: *mut c_void, shared: *mut c_void) {
-    // SAFETY: by contract.
-    unsafe { (*shared.cast::<rte_mbuf_ext_shared_info>()).refcnt = 1 };
 }
 
 /// The first byte of a buffer's frame.

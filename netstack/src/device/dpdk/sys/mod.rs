@@ -4,13 +4,17 @@
 //! - a [`Pool`] outlives the port that draws on it, since the port holds it;
 //! - a [`Queue`] can be made once per index of a started port and holds the port, and its bursts take `&mut`: one
 //!   thread at a time drives a queue, and never a stopped one;
-//! - an [`Lcore`] belongs to one queue, whose thread alone uses its caches.
+//! - an [`Lcore`] belongs to one queue, whose thread alone uses its caches;
+//! - what buffers in a driver's ring refer to outlives them: their count is the port's ([`external`]), and payload is memory that a device reads while it is
+//!   mapped for it ([`memory`]), or that its driver has read when a burst returns.
 #![allow(unsafe_code)]
 
 mod ethdev;
+mod external;
 mod hang_up;
 mod lcore;
 mod mbuf;
+mod memory;
 mod offload;
 
 use core::ffi::{CStr, c_char, c_int};
@@ -21,6 +25,7 @@ pub(super) use ethdev::{Attached, Info, RxOffloads, Setup, Spread, StartedPort, 
 pub(super) use hang_up::hang_up;
 pub(super) use lcore::{Lcore, MAX_QUEUES};
 pub(super) use mbuf::{BUFFER_OVERHEAD, BURST, Duties, Pool, Queue};
+pub(super) use memory::{NotMapped, PAGE};
 
 pub(super) use dpdk_sys::DRIVERS;
 

@@ -2,12 +2,12 @@
 //!
 //! A queue takes this path if its port was opened with offloads; the others keep to the one in `mbuf`.
 
-use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use dpdk_sys::{rte_mbuf, rte_mbuf_ext_shared_info};
+use dpdk_sys::rte_mbuf;
 
+use super::external::attach;
 use super::lcore::BorrowedLcore;
 use super::mbuf::{self, BURST, Queue, clear_ipv4_checksum, data_of, linearise};
 use crate::device::{Frame, HEAD_MIN, Offload, RxChecksum, RxFrame, Transport, segment};
@@ -66,9 +66,6 @@ impl Queue {
 
     /// Makes mbufs of frames, in the staging array; returns how many frames that took care of, and how many are staged.
     fn build(&mut self, frames: &[Frame], chain_from: Option<usize>) -> (usize, usize) {
-        let shared: *mut rte_mbuf_ext_shared_info = &mut *self.shared;
-        // SAFETY: nobody else refers to it between bursts.
-        unsafe { (*shared).fcb_opaque = shared.cast() };
         let (mut filled, mut bytes) = (0, 0);
         for (index, frame) in frames.iter().take(BURST).enumerate() {
             if bytes >= BURST_BYTES {
@@ -113,19 +110,8 @@ impl Queue {
                     let tail = self.fresh()?;
                     let bytes = u16::try_from(extent.len()).unwrap_or(u16::MAX);
                     // SAFETY: a fresh buffer; the extent stays readable until the frame is released, and the driver has
-                    // let go of it before `rte_eth_tx_burst` returns or when the chain is freed. The processor reads it
-                    // by its virtual address: there is no bus address.
-                    unsafe {
-                        let address = extent.as_ptr().add(at).cast_mut().cast::<c_void>();
-                        dpdk_sys::rte_pktmbuf_attach_extbuf(
-                            tail,
-                            address,
-                            u64::MAX,
-                            bytes,
-                            &mut *self.shared,
-                        );
-                        (*tail).data_len = bytes;
-                    }
+                    // let go of it before `rte_eth_tx_burst` returns or when the chain is freed.
+                    unsafe { attach(tail, self.external, extent, at, bytes) };
                     chain.link_filled(tail);
                     at += usize::from(bytes);
                 }
