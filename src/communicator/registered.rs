@@ -55,9 +55,9 @@ impl Registration {
 
 impl Group {
     /// Promises that `bytes` bytes at `data` stay where they are, so that RDMA devices can send tensors of them, and
-    /// write peers' messages to them, without a copy, and NICs that DPDK drives (`pci:`) send them by RUD without one. Worth it for memory of the trainer's own that is pushed again and
-    /// again; memory of [`alloc`](Self::alloc) needs no promise. It takes a while: every page is looked up, and from
-    /// then on stays in memory.
+    /// write peers' messages to them, without a copy, and NICs that DPDK drives (`pci:`) can send them by RUD without one. Worth it for
+    /// memory of the trainer's own that is pushed again and again; memory of [`alloc`](Self::alloc) needs no promise. It takes a while: every
+    /// page is looked up, and from then on stays in memory.
     ///
     /// Where it is of no use (another transport, no room below `rdma_memory_mb` or the limit of locked memory, a NIC without an IOMMU, which the log
     /// says once), nothing changes. A forked child does not have the pages that the memory touches.

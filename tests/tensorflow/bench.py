@@ -10,15 +10,12 @@ as behind an all-reduce by TensorFlow. All take turns in one process, 20 calls e
 round's median, in microseconds (`--lowest`: of each round's fastest twentieth, on a machine that computes something else), and the ratio of `eager` and
 `function` to the sum of `nothing` and `library`, of `nothing` and `apart`, and to `then`. The program `shouter` has to be in the package or in PATH.
 """
-import argparse
-import json
-import os
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "frame"))
+import bench_frame  # noqa: E402
 
 NOTHING = """
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -46,17 +43,15 @@ def rank_main(options):
     import tensorflow as tf
     from shouter import _compiled
 
-    shouter.init()
-    folder = tempfile.mkdtemp()
-    source = Path(folder, "nothing.cc")
+    source = Path(tempfile.mkdtemp(), "nothing.cc")
     source.write_text(NOTHING)
     made = _compiled.compiled(source, "tensorflow", tf.__version__, tf.sysconfig.get_compile_flags(), tf.sysconfig.get_link_flags())
     nothing = tf.load_op_library(str(made)).shouter_nothing
     functions = tf.function(lambda x: st.all_reduce(x)), tf.function(lambda x: nothing(x))
-    found = []
-    for size in options.bytes:
-        x = tf.zeros(max(1, size // 4))
-        array, given, taken = (np.zeros(max(1, size // 4), np.float32) for _ in range(3))
+
+    def measured(count):
+        x = tf.zeros(count)
+        array, given, taken = (np.zeros(count, np.float32) for _ in range(3))
 
         def then(call):
             call(x)
@@ -74,69 +69,21 @@ def rank_main(options):
         }
         for call in calls.values():
             call()
-        took = {name: [] for name in calls}
-        until = time.perf_counter() + options.seconds
-        while True:
-            for name, call in calls.items():
-                for _ in range(20):
-                    began = time.perf_counter()
-                    call()
-                    took[name].append((time.perf_counter() - began) * 1e6)
-            # All ranks go on, or none.
-            late = bytearray([time.perf_counter() > until])
-            shouter.allreduce(late, "max")
-            if late[0]:
-                break
-        parts = 20 if options.lowest else 2
-        found.append({name: statistics.quantiles(times, n=parts)[0] for name, times in took.items()})
-    if shouter.rank() == 0:
-        Path(options.found).write_text(json.dumps(found))
-    shouter.close()
+        return bench_frame.timed(calls, 20, options)
+
+    return [measured(max(1, size // 4)) for size in options.bytes]
 
 
-def job(ranks, options):
-    with tempfile.TemporaryDirectory() as folder:
-        found = os.path.join(folder, "found")
-        rank = [sys.executable, os.path.abspath(__file__), "--rank", "--found", found]
-        rank += ["--bytes", ",".join(map(str, options.bytes)), "--seconds", str(options.seconds), *["--lowest"] * options.lowest]
-        start = [sys.executable, "-m", "shouter", "run", "-n", str(ranks), "--cores", "none", "--", *rank]
-        ended = subprocess.run(start, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}, capture_output=True, text=True)
-        if ended.returncode:
-            raise SystemExit(f"bench: the ranks failed:\n{ended.stdout}{ended.stderr}")
-        return json.loads(Path(found).read_text())
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bytes", type=lambda text: [int(part) for part in text.split(",")], default=[4, 65536, 1 << 20])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--ranks", type=lambda text: [int(part) for part in text.split(",")], default=[2])
-    parser.add_argument("--seconds", type=float, default=0.5, help="for one row and round")
-    parser.add_argument("--lowest", action="store_true", help="the fastest twentieth of each round instead of its median")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--found", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.rank:
-        return rank_main(options)
-    if not options.json:
-        print(f"{'ranks':>5}{'bytes':>10}  {'':18}{'us':>28}{'/ (nothing + library)':>24}{'/ (nothing + apart)':>22}{'/ then':>9}")
-    for ranks in options.ranks:
-        rounds = [job(ranks, options) for _ in range(options.rounds)]
-        for at, size in enumerate(options.bytes):
-            row = {name: [found[at][name] for found in rounds] for name in rounds[0][at]}
-            if options.json:
-                print(json.dumps({"bytes": size, "ranks": ranks, "us": row}), flush=True)
-                continue
-            middle = {name: statistics.median(times) for name, times in row.items()}
-            for name, times in row.items():
-                cells = f"{f'{middle[name]:.1f} ({min(times):.1f} to {max(times):.1f})':>28}"
-                if name in ("eager", "function"):
-                    parts = [middle[f"{name} nothing"] + middle[call] for call in ("library", "library apart")]
-                    cells += f"{middle[name] / parts[0]:>24.2f}{middle[name] / parts[1]:>22.2f}{middle[name] / middle[f'{name} then']:>9.2f}"
-                print(f"{ranks:>5}{size:>10}  {name:18}{cells}", flush=True)
-    return 0
+def rows(middle):
+    cells = {}
+    for name in ("eager", "function"):
+        parts = [middle[f"{name} nothing"] + middle[call] for call in ("library", "library apart")]
+        parts.append(middle[f"{name} then"])
+        cells[name] = "".join(f"{middle[name] / part:>{width}.2f}" for part, width in zip(parts, (24, 22, 9)))
+    return cells
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    head = f"{'/ (nothing + library)':>24}{'/ (nothing + apart)':>22}{'/ then':>9}"
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    bench_frame.run(__file__, __doc__, ranks=[2], environment=quiet, rank_main=rank_main, head=head, rows=rows)
