@@ -43,7 +43,7 @@ impl Joined {
 }
 
 pub(super) fn join(config: &Config, plan: &Plan) -> Result<Joined, Error> {
-    config.check()?;
+    config.check_before_join()?;
     let leads = config.local_size < config.size && config.local_rank == 0;
     let local = LocalCapabilities::of(config, leads)?;
     let mut hello = Hello::of(config)?;

@@ -453,6 +453,7 @@ fn no_transport(
              `ip route get` on both hosts, or use transport = \"auto\"",
             local.advertised.rdma, theirs.rdma
         ),
+        _ if local.advertised.ports.is_empty() => config.without_port(&rank.to_string()).to_string(),
         _ => format!(
             "{}no port of {own} leads to {rank}, whose addresses are {:?}; add it to a port's peers",
             because(config),

@@ -6,11 +6,27 @@ use super::error::ConfigError;
 use super::{Config, Mode, PortConfig, StorePlacement, TransportChoice};
 
 impl Config {
-    /// Checks whether the job can run with it: all that needs neither a device nor the other ranks. The join of a group checks it first.
+    /// Checks whether the job can run with it: all that needs neither a device nor the other ranks.
     ///
     /// # Errors
     /// [`ConfigError::Conflict`] with the values and the remedy.
     pub fn check(&self) -> Result<(), ConfigError> {
+        self.check_before_join()?;
+        if self.size == 1 || self.store == Some(StorePlacement::Found) {
+            return Ok(());
+        }
+        self.check_locals(self.local_size)?;
+        let leads = self.local_rank == 0 && self.local_size < self.size;
+        let needs_ports =
+            matches!(self.transport, TransportChoice::Rud | TransportChoice::Tcp) || self.rud_seal;
+        if leads && needs_ports && self.ports.is_empty() {
+            return Err(self.without_port("other hosts"));
+        }
+        Ok(())
+    }
+
+    /// What of it ends a rank before it meets the others. The rest shows when they have met: then they hear of it, or of what differs.
+    pub(crate) fn check_before_join(&self) -> Result<(), ConfigError> {
         if self.size == 1 {
             return Ok(());
         }
@@ -32,21 +48,6 @@ impl Config {
             let why = format!("serves one rank on each host, and there are {} on this one", self.local_size);
             return self.shards_refused(&why, "run one rank on each host");
         }
-        self.check_locals(self.local_size)?;
-        let leads = self.local_rank == 0 && self.local_size < self.size;
-        let needs_ports =
-            matches!(self.transport, TransportChoice::Rud | TransportChoice::Tcp) || self.rud_seal;
-        if leads && needs_ports && self.ports.is_empty() {
-            let what = match self.rud_seal {
-                true => "rud_seal = \"on\" sends over RUD alone".to_owned(),
-                false => format!("transport = \"{}\" sends over ports", self.transport.name()),
-            };
-            return conflict(
-                format!("{what}, and rank {} has no port to other hosts", self.rank),
-                "name its ports in the configuration (ports = [{ device = \"...\", address = \"...\" }]), or start the job with \
-                 `shouter run --hosts`",
-            );
-        }
         let writers = if self.on_one_machine { self.size } else { self.local_size };
         match &self.metrics {
             Some(target) if writers > 1 && !target.tells_ranks_apart() => conflict(
@@ -56,6 +57,20 @@ impl Config {
                 "put %r into its name, which stands for the rank",
             ),
             _ => Ok(()),
+        }
+    }
+
+    /// A transport needs a port to another rank, or to all on other hosts, and there is none.
+    pub(crate) fn without_port(&self, to: &str) -> ConfigError {
+        let what = match self.rud_seal {
+            true => "rud_seal = \"on\" sends over RUD alone".to_owned(),
+            false => format!("transport = \"{}\" sends over ports", self.transport.name()),
+        };
+        ConfigError::Conflict {
+            what: format!("{what}, and rank {} has no port to {to}", self.rank),
+            remedy: "name its ports in the configuration (ports = [{ device = \"...\", address = \"...\" }]), or start the job with \
+                     `shouter run --hosts`"
+                .into(),
         }
     }
 

@@ -69,7 +69,7 @@ impl<P: Poller + Send + 'static> Inner<P> {
     }
 
     /// Polls once, and checks the enqueued conditions if the poll did something, or they are due. Busy also when one of them holds: a closure
-    /// run by [`Driver::with`] may have changed what another condition depends on.
+    /// run by [`Driver::with`](super::Driver::with) may have changed what another condition depends on.
     #[inline]
     pub(super) fn poll_and_serve(&self, poller: &mut P, now: Instant) -> Activity {
         let activity = poller.poll(now);
