@@ -775,8 +775,8 @@ shouter_status_t shouter_finalize(struct shouter_t *shouter);
  *
  * The other ranks of the host see it too: large tensors that lie in such memory on every rank are reduced in place where all
  * ranks are on one host, which is several times faster where its cores are far apart. Results do not depend on it, and ranks need not agree on who uses it. RDMA devices
- * send large tensors from it and write to it without a copy; there all of it takes memory at once, elsewhere only what is touched. A forked
- * child does not have it. It goes back with shouter_free, at the latest with shouter_finalize. */
+ * send large tensors from it and write to it without a copy, and NICs that DPDK drives (`pci:`) send them by RUD without one; there all of it takes memory at
+ * once, elsewhere only what is touched. A forked child does not have it. It goes back with shouter_free, at the latest with shouter_finalize. */
 shouter_status_t shouter_alloc(const struct shouter_t *shouter,
                                size_t bytes,
                                void **out);
@@ -785,7 +785,8 @@ shouter_status_t shouter_alloc(const struct shouter_t *shouter,
 shouter_status_t shouter_free(const struct shouter_t *shouter, void *memory);
 
 /* Promises that `bytes` of the caller's own memory at `memory` stay where they are until shouter_unpin or shouter_finalize has
- * returned, so that RDMA devices can send tensors of it, and write what peers send to it, without a copy.
+ * returned, so that RDMA devices can send tensors of it, and write what peers send to it, and NICs that DPDK drives (`pci:`)
+ * can send them by RUD, without a copy.
  *
  * Worth it for memory that is pushed again and again; what shouter_alloc gave needs no promise. It takes a while, and the
  * pages stay in memory from then on; a forked child does not have them. Where it is of no use (another transport, or more than
