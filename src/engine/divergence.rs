@@ -95,7 +95,7 @@ impl Engine {
                 self.executor.blame(Some(found), own);
             }
             _ => {
-                let evidence = self.losses.take_evidence(culprit);
+                let evidence = self.take_account(culprit);
                 self.executor.abort_seen(culprit, why, evidence);
             }
         }

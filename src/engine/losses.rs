@@ -40,7 +40,7 @@ impl Losses {
     }
 
     /// How the first loss showed, if this rank is to blame for it.
-    pub(super) fn take_evidence(&mut self, culprit: Rank) -> Option<Box<str>> {
+    fn take_evidence(&mut self, culprit: Rank) -> Option<Box<str>> {
         self.evidence.take_if(|(rank, _)| *rank == culprit).map(|(_, text)| text)
     }
 
@@ -83,14 +83,23 @@ impl Engine {
             _ if has_left => (loss.rank, AbortReason::Aborted),
             why => (loss.rank, why.reason()),
         };
-        let evidence = match self.up.ports_down() {
-            Some(ports) => {
-                format!("{}. The link of port {ports} of this host is down: {LINK_REMEDY}", loss.why)
-            }
+        let evidence = match self.links_down() {
+            Some(links) => format!("{}. {links}", loss.why),
             None => loss.why.to_string(),
         };
         self.losses.note(cause, evidence);
         true
+    }
+
+    fn links_down(&self) -> Option<String> {
+        let ports = self.up.ports_down()?;
+        Some(format!("The link of port {ports} of this host is down: {LINK_REMEDY}"))
+    }
+
+    /// What this rank has seen of the one that the group ends with. Where it is itself the one that the others have given up, its own links may say why.
+    pub(super) fn take_account(&mut self, culprit: Rank) -> Option<Box<str>> {
+        let seen = self.losses.take_evidence(culprit);
+        seen.or_else(|| self.links_down().filter(|_| culprit == self.rank).map(Into::into))
     }
 
     /// A leader says that a rank has given up. Its reason arrives separately, over the control connections: later, or not at all. Of several

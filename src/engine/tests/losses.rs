@@ -1,6 +1,6 @@
 //! The reason that a channel gives for a lost peer, in the cause with which the group ends.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use shouter_netstack::rud::{Clue, Failure};
 use shouter_reducer::executor::AbortCause;
@@ -14,8 +14,8 @@ use crate::channel::up::Channel;
 use crate::channel::verbs::Fault;
 use crate::error::Reason;
 
-/// A channel that loses peers.
-struct Losing(Vec<PeerLoss>);
+/// A channel that loses peers, over a port whose link is down if it has an address.
+struct Losing(Vec<PeerLoss>, Option<IpAddr>);
 
 impl Transport for Losing {
     fn max_fragment(&self, _: Rank) -> usize {
@@ -40,6 +40,9 @@ impl Channel for Losing {
     fn take_lost(&mut self) -> Option<PeerLoss> {
         self.0.pop()
     }
+    fn addresses_down(&self) -> Vec<IpAddr> {
+        self.1.into_iter().collect()
+    }
     fn broadcast(&mut self, _: &Header) {}
     fn fence(&mut self) {}
     fn is_drained_to(&self, _: &dyn Fn(Rank) -> bool) -> bool {
@@ -56,7 +59,7 @@ impl Channel for Losing {
 /// Why rank 1 ends the group after losses, each of rank 0, the last one first.
 fn cause(losses: &[Loss]) -> AbortCause {
     let [_other, mut engine] = idle();
-    engine.up = Losing(losses.iter().map(|why| PeerLoss { rank: Rank(0), why: *why }).collect()).into();
+    engine.up = Losing(losses.iter().map(|why| PeerLoss { rank: Rank(0), why: *why }).collect(), None).into();
     let now = Clock.now();
     // The first poll learns of it, and the second one acts.
     engine.poll(now);
@@ -108,7 +111,7 @@ fn the_first_loss_is_the_one_that_is_told() {
 #[test]
 fn what_was_seen_of_one_rank_is_not_told_of_another() {
     let [other, mut engine] = idle();
-    engine.up = Losing(vec![PeerLoss { rank: Rank(0), why: SILENT }]).into();
+    engine.up = Losing(vec![PeerLoss { rank: Rank(0), why: SILENT }], None).into();
     let now = Clock.now();
     engine.poll(now);
     // Meanwhile another rank of the node has ended the group for a cause of its own.
@@ -118,10 +121,25 @@ fn what_was_seen_of_one_rank_is_not_told_of_another() {
     assert_eq!((cause.culprit, &cause.reason, &cause.seen), (Rank(1), &AbortReason::Late, &None));
 }
 
+/// The others find the silence of a host whose cable is out at the same time as it finds theirs, and may say so first.
+#[test]
+fn who_is_given_up_while_its_link_is_down_tells_that() {
+    let [_other, mut engine] = idle();
+    let losses = vec![PeerLoss { rank: Rank(0), why: SILENT }];
+    engine.up = Losing(losses, Some(Ipv4Addr::new(10, 0, 0, 2).into())).into();
+    let now = Clock.now();
+    engine.poll(now);
+    engine.lost(now, Rank(1));
+    let cause = engine.aborted().unwrap();
+    assert_eq!((cause.culprit, &cause.reason), (Rank(1), &AbortReason::Stopped));
+    let seen = cause.seen.as_deref().unwrap();
+    assert!(seen.starts_with("The link of port 10.0.0.2 of this host is down: "), "{seen}");
+}
+
 #[test]
 fn who_was_stopped_tells_nothing_of_the_others() {
     let [_other, mut engine] = idle();
-    engine.up = Losing(vec![PeerLoss { rank: Rank(0), why: SILENT }]).into();
+    engine.up = Losing(vec![PeerLoss { rank: Rank(0), why: SILENT }], None).into();
     let resumed = Clock.now() + 2 * DEAD_AFTER;
     engine.poll(resumed);
     engine.poll(resumed);
@@ -132,7 +150,7 @@ fn who_was_stopped_tells_nothing_of_the_others() {
 #[test]
 fn a_lost_accelerator_is_this_ranks_own_though_the_peer_has_left() {
     let [_other, mut engine] = idle();
-    engine.up = Losing(vec![PeerLoss { rank: Rank(0), why: Loss::Verbs(Fault::Accelerator) }]).into();
+    engine.up = Losing(vec![PeerLoss { rank: Rank(0), why: Loss::Verbs(Fault::Accelerator) }], None).into();
     let now = Clock.now();
     engine.left(Departure { rank: 0, started: 0 });
     engine.poll(now);
@@ -162,7 +180,7 @@ fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
             let config = ExecutorConfig::new(Rank(0), grid, Kernels::detect());
             // SAFETY: it goes into an engine, which drops it last.
             let executor = unsafe { Executor::new(config) }.unwrap();
-            let up = Losing(vec![PeerLoss { rank: lost, why: SILENT }]).into();
+            let up = Losing(vec![PeerLoss { rank: lost, why: SILENT }], None).into();
             let now = Clock.now();
             let rank = Rank(0);
             let mut engine =
