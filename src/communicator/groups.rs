@@ -12,6 +12,7 @@ use super::outcomes::Outcomes;
 use super::start_queue::StartQueue;
 use super::stats::Tally;
 use super::table::Tables;
+use super::transport::named;
 use crate::channel::shm::NodeSegment;
 use crate::config::LONGEST_WAIT;
 use crate::engine::groups::{Lineage, MakeError, grid_of};
@@ -54,16 +55,6 @@ impl Places {
         let node = hosts.partition_point(|host| *host < here) as u32;
         Self { local_rank, local_size, node, nodes: hosts.len() as u32 }
     }
-}
-
-/// Ranks for people, so many at most.
-fn listed(ranks: &[u32]) -> String {
-    const MOST: usize = 16;
-    let mut text: Vec<String> = ranks.iter().take(MOST).map(u32::to_string).collect();
-    if ranks.len() > MOST {
-        text.push(format!("{} more", ranks.len() - MOST));
-    }
-    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, text.join(", "))
 }
 
 /// Refuses a deadline that no operation can have.
@@ -167,7 +158,10 @@ impl Group {
         let mut group = self.make(members, deadline, None)?;
         group.deadline = deadline.max(self.deadline);
         let made = |error: Error| {
-            let name = format!("the making of a group of {}", listed(ranks));
+            let name = format!(
+                "the making of a group of {}",
+                named(&ranks.iter().copied().map(Rank).collect::<Vec<_>>())
+            );
             match error.part_of(Operation::Group, &name) {
                 late @ Error::Deadline { .. } => late
                     .with_more("; each of these ranks has to make it, with the same list in the same order"),

@@ -60,7 +60,7 @@ impl Config {
         }
     }
 
-    /// A transport needs a port to another rank, or to all on other hosts, and there is none.
+    /// Why a rank without ports cannot reach another rank, or `other hosts`.
     pub(crate) fn without_port(&self, to: &str) -> ConfigError {
         let what = match self.rud_seal {
             true => "rud_seal = \"on\" sends over RUD alone".to_owned(),
@@ -74,7 +74,7 @@ impl Config {
         }
     }
 
-    /// The same, where it is not known which ranks there are: only what no job of several ranks can run with.
+    /// Checks only what no job of several ranks can run with, whichever ranks there are.
     ///
     /// # Errors
     /// As [`check`](Self::check).
