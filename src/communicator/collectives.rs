@@ -453,23 +453,26 @@ pub(super) unsafe fn addressed(
     let in_blocks = |bytes: u64| bytes as usize / dtype.size();
     let given = if collective == Collective::Broadcast { 0 } else { in_blocks(problem.input_bytes()) };
     // SAFETY: the caller's promise; an input is only read.
-    let input = unsafe { raw(input.cast_mut(), given, dtype) }?;
+    let input = unsafe { raw("the input", input.cast_mut(), given, dtype) }?;
     // SAFETY: the caller's promise.
-    let output = unsafe { raw(output, in_blocks(problem.output_bytes()), dtype) }?;
+    let output = unsafe { raw("the output", output, in_blocks(problem.output_bytes()), dtype) }?;
     Ok((input, output))
 }
 
-/// A buffer at an address, which is not looked at for no elements.
+/// A buffer at an address, which is not looked at for no elements. Errors say which it is: `what`.
 ///
 /// # Safety
 /// As for [`Buffer::from_raw`].
 #[allow(unsafe_code)]
-pub(super) unsafe fn raw(address: *mut u8, count: usize, dtype: DType) -> Result<Buffer, Error> {
-    match count {
-        0 => Ok(Buffer::empty()),
-        // SAFETY: the caller's promise.
-        _ => unsafe { Buffer::from_raw(address, count, dtype) },
+pub(super) unsafe fn raw(what: &str, address: *mut u8, count: usize, dtype: DType) -> Result<Buffer, Error> {
+    if count == 0 {
+        return Ok(Buffer::empty());
     }
+    // SAFETY: the caller's promise.
+    unsafe { Buffer::from_raw(address, count, dtype) }.map_err(|error| match error {
+        Error::Argument(why) => Error::Argument(format!("{what}: {why}")),
+        other => other,
+    })
 }
 
 /// Whether input and output are in place; they may not overlap otherwise.

@@ -223,14 +223,14 @@ impl Side {
     ///
     /// # Safety
     /// As for [`Buffer::from_raw`].
-    unsafe fn buffer(&self, dtype: DType) -> Result<Buffer, Error> {
+    unsafe fn buffer(&self, what: &str, dtype: DType) -> Result<Buffer, Error> {
         let mut count = self.count;
         if let Some(layout) = self.layout.filter(|_| self.count > 0) {
             layout.check(self.count, dtype.size()).map_err(argument)?;
             count = layout.span().map_err(argument)?;
         }
         // SAFETY: passed on to the caller.
-        unsafe { raw(self.address, count, dtype) }
+        unsafe { raw(what, self.address, count, dtype) }
     }
 }
 
@@ -258,7 +258,8 @@ impl OnHost<'_> {
         let Self { what, dtype, input: from, output: into, factor, .. } = *self;
         let (given, size) = (from.count, dtype.size());
         // SAFETY: the caller's promise; an input is only read.
-        let (input, output) = unsafe { (from.buffer(dtype)?, into.buffer(dtype)?) };
+        let (input, output) =
+            unsafe { (from.buffer("the input", dtype)?, into.buffer("the output", dtype)?) };
         let stages_input = given > 0 && (from.layout.is_some() || factor.is_some());
         let stages_output = into.count > 0 && into.layout.is_some();
         if !stages_input && !stages_output {

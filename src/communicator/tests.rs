@@ -153,6 +153,11 @@ fn an_operation_is_under_way_after_a_wait_that_timed_out() {
         );
         assert!(first.test().is_none());
     }
+    // Of several, the first is named.
+    let all = [first.clone(), first.clone(), first.clone()];
+    let error = Work::wait_any(&all, Some(Duration::ZERO)).unwrap_err();
+    assert_eq!((error.operation(), error.step()), (Some(Operation::AllReduce), Some(7)));
+    assert!(error.to_string().contains("as each of 2 more that were waited for, has not"), "{error}");
     let second = push(1).unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| second.wait(None));

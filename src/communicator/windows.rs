@@ -262,7 +262,9 @@ impl Group {
             _ => (count, count),
         };
         // SAFETY: the caller's promise; given elements are only read.
-        let buffers = unsafe { (raw(data.cast_mut(), given, dtype)?, raw(into, taken, dtype)?) };
+        let buffers = unsafe {
+            (raw("the input", data.cast_mut(), given, dtype)?, raw("the output", into, taken, dtype)?)
+        };
         Ok(self.access_of(window, action, (target, offset), dtype, buffers, waited))
     }
 

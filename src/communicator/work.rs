@@ -142,18 +142,27 @@ impl StartedOperation {
     }
 
     /// An error of a call for it, with its name.
-    #[cold]
     pub(super) fn named(&self, error: Error) -> Error {
+        self.named_among(error, 0)
+    }
+
+    /// An error of a call for it and for `others` besides, with its name.
+    #[cold]
+    fn named_among(&self, error: Error, others: usize) -> Error {
         let About { what, step, .. } = &self.about;
-        match what {
+        let (call, name) = match what {
             OperationKind::Collective { shape, entry, .. } => {
                 let entry = entry.as_deref();
-                error.of(self.outcomes.call_of(shape, entry, *step), &Outcomes::subject(shape, entry))
+                (self.outcomes.call_of(shape, entry, *step), Outcomes::subject(shape, entry).to_string())
             }
             OperationKind::Messages(messages) => {
                 let call = Call { operation: messages.operation(), tensor: None, step: *step };
-                error.of(call, messages)
+                (call, messages.to_string())
             }
+        };
+        match others {
+            0 => error.of(call, &name),
+            _ => error.of(call, &format!("{name}, as each of {others} more that were waited for,")),
         }
     }
 
@@ -413,8 +422,7 @@ impl Work {
     /// [`Error::Deadline`] and [`Error::Accelerator`] say how it has failed, [`Error::Closed`] that it was not started, or was under
     /// way when the group was dropped, or that this is a forked child; the same each time.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
-        let waited = Self::wait_any(std::slice::from_ref(self), timeout);
-        waited.map_err(|error| self.0.named(error))?;
+        Self::wait_any(std::slice::from_ref(self), timeout)?;
         self.0.result()
     }
 
@@ -422,16 +430,22 @@ impl Work {
     /// has. [`test`](Self::test) says how.
     ///
     /// # Errors
-    /// [`Error::Argument`] for no operations, and for those of several groups; [`Error::Timeout`]; [`Error::Closed`] in a forked child.
+    /// [`Error::Argument`] for no operations, and for those of several groups; [`Error::Timeout`], which names the first; [`Error::Closed`] in a
+    /// forked child.
     pub fn wait_any(works: &[Self], timeout: Option<Duration>) -> Result<usize, Error> {
+        let (first, others) =
+            works.split_first().ok_or_else(|| Error::Argument("there is no operation to wait for".into()))?;
+        first.first_of(works, timeout).map_err(|error| first.0.named_among(error, others.len()))
+    }
+
+    /// As [`wait_any`](Self::wait_any), of operations of which this is the first.
+    fn first_of(&self, works: &[Self], timeout: Option<Duration>) -> Result<usize, Error> {
         let begin = Clock.now();
         Self::flush_all(works, timeout.map(|timeout| begin + timeout))?;
         if let Some(at) = works.iter().position(Self::has_ended) {
             return Ok(at);
         }
-        let first =
-            works.first().ok_or_else(|| Error::Argument("there is no operation to wait for".into()))?;
-        let outcomes = &first.0.outcomes;
+        let outcomes = &self.0.outcomes;
         outcomes.check_process()?;
         if works.iter().any(|work| !work.0.outcomes.driver.ptr_eq(&outcomes.driver)) {
             return Err(Error::Argument(
@@ -452,7 +466,7 @@ impl Work {
             };
             if outcomes.timeline.is_some() {
                 let ended = waited.as_ref().ok().and_then(|at| works.get(*at));
-                ended.unwrap_or(first).0.has_blocked(begin, Clock.now());
+                ended.unwrap_or(self).0.has_blocked(begin, Clock.now());
             }
             return waited.map_err(drive_error);
         }

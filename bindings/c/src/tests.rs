@@ -838,6 +838,9 @@ fn blocks_that_differ_are_moved_from_c() {
 
             let into = four.as_mut_ptr().cast();
             refused(shouter_scan(shouter, input, into, 4, SHOUTER_U32, SHOUTER_AVG), "avg");
+            let (none, none_mut) = (ptr::null(), ptr::null_mut());
+            refused(shouter_scan(shouter, none, into, 4, SHOUTER_U32, SHOUTER_SUM), "the input: ");
+            refused(shouter_scan(shouter, input, none_mut, 4, SHOUTER_U32, SHOUTER_SUM), "the output: ");
             refused(shouter_allgatherv(shouter, from, into, ptr::null(), SHOUTER_U32), "counts is NULL");
             let odd = counts.as_ptr().byte_add(1);
             refused(shouter_allgatherv(shouter, from, into, odd, SHOUTER_U32), "aligned");

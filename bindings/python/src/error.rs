@@ -49,18 +49,6 @@ pub(crate) fn argument(py: Python<'_>, why: impl Into<String>) -> PyErr {
     raised(py, &Error::Argument(why.into()))
 }
 
-/// The exception for a wait that reached its time-out.
-pub(crate) fn timeout(py: Python<'_>, seconds: f64) -> PyErr {
-    let text =
-        format!("the operation has not completed within {seconds:.3} s; it is still under way: wait again");
-    let raise = || {
-        let fields = PyDict::new(py);
-        fields.set_item("after", seconds)?;
-        errors(py)?.getattr("Timeout")?.call((text,), Some(&fields))
-    };
-    raise().map_or_else(|why| why, PyErr::from_value)
-}
-
 fn errors(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let module = MODULE.get_or_try_init(py, || py.import("shouter.errors").map(Bound::unbind))?;

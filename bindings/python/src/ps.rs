@@ -14,7 +14,7 @@ use crate::error::argument;
 use crate::group::{Group, drop_detached};
 use crate::number::{Deadline, Parameter, Pushes, Row, Step, Timeout};
 use crate::sys;
-use crate::wait::{aside_as, slice, until};
+use crate::wait::{aside_as, in_slices};
 
 /// The exception's class in `shouter.ps`.
 fn class(error: &Error) -> &'static str {
@@ -232,15 +232,13 @@ impl PsSending {
 
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<()> {
+        let timed_out = |why| match why {
+            Error::Group(why @ shouter::Error::Timeout { .. }) => Ok(why),
+            other => Err(other),
+        };
         let timeout = timeout.map(|timeout| timeout.0);
-        let until = until(py, timeout)?;
-        while let Some(slice) = slice(until) {
-            match py.detach(|| self.0.wait(Some(slice))) {
-                Err(Error::Group(shouter::Error::Timeout { .. })) => py.check_signals()?,
-                ended => return ended.map_err(|error| raised(py, &error)),
-            }
-        }
-        Err(crate::error::timeout(py, timeout.unwrap_or_default()))
+        let ended = in_slices(py, timeout, |slice| self.0.wait(Some(slice)), timed_out)?;
+        ended.map_err(|error| raised(py, &error))
     }
 }
 

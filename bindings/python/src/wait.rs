@@ -34,6 +34,36 @@ pub(crate) fn slice(until: Option<Instant>) -> Option<Duration> {
     (!left.is_zero()).then_some(left.min(SLICE))
 }
 
+/// Waits for `seconds` at most in slices, between which signals are checked; a time-out of zero checks once. `timed_out` takes the group's
+/// time-out out of an error, if it is one.
+pub(crate) fn in_slices<E: Send>(
+    py: Python<'_>,
+    seconds: Option<f64>,
+    wait: impl Fn(Duration) -> Result<(), E> + Sync,
+    timed_out: fn(E) -> Result<Error, E>,
+) -> PyResult<Result<(), E>> {
+    let until = until(py, seconds)?;
+    let mut late = None;
+    loop {
+        let next = match (slice(until), late.take()) {
+            (Some(next), _) => next,
+            (None, None) => Duration::ZERO,
+            (None, Some(late)) => {
+                let all = Duration::from_secs_f64(seconds.unwrap_or_default());
+                return Err(raised(py, &Error::waited(late, all)));
+            }
+        };
+        match py.detach(|| wait(next)).map_err(timed_out) {
+            Ok(()) => return Ok(Ok(())),
+            Err(Err(other)) => return Ok(Err(other)),
+            Err(Ok(why)) => {
+                py.check_signals()?;
+                late = Some(why);
+            }
+        }
+    }
+}
+
 /// Runs a call that cannot be waited for in slices on a thread of its own. If a signal's handler raises, the call goes
 /// on there with the values that it owns.
 pub(crate) fn aside<R: Send + 'static>(

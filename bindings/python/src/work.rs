@@ -9,7 +9,7 @@ use shouter::Error;
 use crate::buffer::Kept;
 use crate::error::raised;
 use crate::number::Timeout;
-use crate::wait::{SLICE, slice, until};
+use crate::wait::{SLICE, in_slices};
 
 /// Operations whose handles are gone, with the owners of their memory.
 static ORPHANS: Mutex<Vec<Flight>> = Mutex::new(Vec::new());
@@ -103,29 +103,10 @@ impl Work {
 
     /// Waits until the operation has ended.
     fn finish(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
-        let until = until(py, seconds)?;
-        let mut late = None;
-        loop {
-            let next = match (slice(until), late.take()) {
-                (Some(next), _) => next,
-                // A time-out of zero checks once.
-                (None, None) => Duration::ZERO,
-                (None, Some(late)) => {
-                    let all = Duration::from_secs_f64(seconds.unwrap_or_default());
-                    return Err(raised(py, &Error::waited(late, all)));
-                }
-            };
-            match py.detach(|| self.work.wait(Some(next))) {
-                Err(why @ Error::Timeout { .. }) => {
-                    py.check_signals()?;
-                    late = Some(why);
-                }
-                result => {
-                    self.settle(&result);
-                    return result.map_err(|error| raised(py, &error));
-                }
-            }
-        }
+        let timed_out = |why| if matches!(why, Error::Timeout { .. }) { Ok(why) } else { Err(why) };
+        let result = in_slices(py, seconds, |slice| self.work.wait(Some(slice)), timed_out)?;
+        self.settle(&result);
+        result.map_err(|error| raised(py, &error))
     }
 }
 

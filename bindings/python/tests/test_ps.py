@@ -105,6 +105,17 @@ assert (found.source, found.name, found.step, found.array.shape) == (before, "lo
 assert (found.array == (group.rank - 1) % 3).all() and found.array.dtype == np.int32
 sent.wait()
 assert sent.done()
+# One of this size goes out when it is received.
+large = actors.isend(after, np.zeros(1 << 20, np.uint8))
+try:
+    large.wait(0.05)
+except shouter.Timeout as error:
+    assert error.operation == "send" and error.after == 0.05 and "send" in str(error), error
+else:
+    raise AssertionError
+group.barrier()
+assert actors.irecv(before).wait(20).array.size == 1 << 20
+large.wait(20)
 for call in (lambda: actors.isend("nobody", np.ones(1)), lambda: actors.irecv("nobody")):
     try:
         call()

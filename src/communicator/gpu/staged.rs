@@ -443,7 +443,12 @@ impl Group {
     ) -> Result<(Buffer, Buffer, Option<Staged>), Error> {
         let Sides { input, output, dtype, is_one } = sides;
         // SAFETY: the caller's promise; only the addresses are checked here.
-        let at = unsafe { [raw(input.0.cast_mut(), input.1, dtype)?, raw(output.0, output.1, dtype)?] };
+        let at = unsafe {
+            [
+                raw("the input", input.0.cast_mut(), input.1, dtype)?,
+                raw("the output", output.0, output.1, dtype)?,
+            ]
+        };
         let Some(areas) = self.areas(&at)? else { return Ok((at[0], at[1], None)) };
         let [from, into] = at.map(on_device);
         let too_much = || {
