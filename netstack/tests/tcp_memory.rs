@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use held::held;
 
+use shouter_netstack::region::Extent;
 use shouter_netstack::rud;
 use shouter_netstack::sim::tcp::Outlet;
 use shouter_netstack::sim::{Link, LinkConfig};
@@ -146,4 +147,111 @@ fn a_thousand_rud_sessions_without_messages_cost_sixteen_kibibytes_each() {
     assert!(endpoint.send(sessions[3], b"header", None, rud::MessageToken(1)).is_err());
     let used = held() - before - idle * COUNT as isize;
     assert!((64 << 10..1 << 20).contains(&used), "{used} bytes for a window of messages");
+}
+
+/// Keeps what is emitted.
+#[derive(Default)]
+struct Wire(Vec<(rud::DatagramMeta, Vec<u8>)>);
+
+impl rud::Emit for Wire {
+    fn room(&self) -> usize {
+        4096 - self.0.len()
+    }
+    fn emit(&mut self, to: &rud::Destination, header: &[u8], payload: Option<Extent>) -> bool {
+        let meta = rud::DatagramMeta {
+            src_ip: to.local_ip,
+            dst_ip: to.remote_ip,
+            src_port: to.src_port,
+            dst_port: to.dst_port,
+            congestion_experienced: false,
+        };
+        self.0.push((meta, [header, payload.as_ref().map_or(&[], Extent::as_bytes)].concat()));
+        true
+    }
+}
+
+/// Takes everything.
+struct Taker;
+
+impl rud::Sink for Taker {
+    fn deliver(&mut self, _: rud::SessionId, _: &[u8], _: &[u8]) -> rud::Disposition {
+        rud::Disposition::Consumed
+    }
+    fn released(&mut self, _: rud::SessionId, _: rud::MessageToken) {}
+    fn failed(&mut self, _: rud::SessionId, why: rud::Failure) {
+        panic!("{why}");
+    }
+}
+
+/// Two endpoints with a session.
+fn rud_pair() -> [(rud::Endpoint, rud::SessionId); 2] {
+    [(1, 2), (2, 1)].map(|(own, other): (u8, u8)| {
+        let mut endpoint = rud::Endpoint::new(rud::Config::default());
+        let params = rud::SessionParams {
+            local_tag: u64::from(own) << 32 | 9,
+            remote_tag: u64::from(other) << 32 | 9,
+            remote_ip: [10, 0, 0, other].into(),
+            local_ip: [10, 0, 0, own].into(),
+            remote_port: 50_000,
+            local_ports: (50_000..50_004).collect(),
+            max_datagram: 1472,
+            seal: None,
+        };
+        let id = endpoint.open(Instant::from_nanos(0), params).unwrap();
+        (endpoint, id)
+    })
+}
+
+#[test]
+fn a_rud_session_gives_its_window_back_when_it_rests() {
+    let [(mut a, id), (mut b, _)] = rud_pair();
+    let mut now = 1_000_000_000;
+    let mut step = |a: &mut rud::Endpoint, b: &mut rud::Endpoint, nanos: u64| {
+        now += nanos;
+        let now = Instant::from_nanos(now);
+        let mut ends = [a, b];
+        for _ in 0..2 {
+            let [from, to] = &mut ends;
+            let mut wire = Wire::default();
+            from.on_timeout(now, &mut Taker);
+            from.transmit(now, &mut wire);
+            for (meta, bytes) in &wire.0 {
+                to.on_datagram(now, meta, bytes, &mut Taker);
+            }
+            ends.reverse();
+        }
+    };
+    step(&mut a, &mut b, 0);
+    let before = held();
+    for round in 0..3 {
+        for _ in 0..100 {
+            a.send(id, b"header", None, rud::MessageToken(1)).unwrap();
+        }
+        assert!(held() - before > 64 << 10, "{} bytes for a window of messages", held() - before);
+        for _ in 0..1000 {
+            step(&mut a, &mut b, 10_000);
+        }
+        assert!(a.is_idle(id), "all are acknowledged");
+        for _ in 0..4 {
+            step(&mut a, &mut b, 1_000_000_000);
+        }
+        let more = held() - before;
+        assert!(more < 4 << 10, "{more} bytes more than before it was used, in round {round}");
+    }
+}
+
+#[test]
+fn datagrams_of_strangers_leave_nothing_behind() {
+    let [(mut a, _), (mut b, _)] = rud_pair();
+    let mut wire = Wire::default();
+    a.transmit(Instant::from_nanos(1), &mut wire);
+    let (meta, mut bytes) = wire.0.remove(0);
+    bytes[8] ^= 1;
+    let before = held();
+    for host in 0..100_000_u32 {
+        let meta = rud::DatagramMeta { src_ip: (0x0a01_0000 + host).to_be_bytes().into(), ..meta };
+        b.on_datagram(Instant::from_nanos(2), &meta, &bytes, &mut Taker);
+    }
+    assert_eq!(b.endpoint_counters().unknown_session, 100_000);
+    assert_eq!(held(), before);
 }

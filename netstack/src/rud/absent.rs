@@ -38,7 +38,7 @@ impl Endpoint {
 
     pub(crate) fn on_timeout(&mut self, _: Instant, _: &mut impl Sink) {}
 
-    pub(crate) fn is_due(&self, _: Instant) -> bool {
+    pub(crate) fn is_due(&self, _: Instant, _: bool) -> bool {
         false
     }
 

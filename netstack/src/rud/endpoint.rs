@@ -6,7 +6,7 @@ mod looks;
 
 use core::cmp::Reverse;
 use core::net::IpAddr;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use super::api::{
     Config, Counters, EndpointCounters, MAX_DATAGRAM, MAX_MESSAGE_HEADER, MessageToken, OpenError, SendError,
@@ -15,7 +15,7 @@ use super::api::{
 use super::deadlines::Deadlines;
 use super::recovery::NEVER;
 use super::seal::Seal;
-use super::session::{Session, UnknownSender};
+use super::session::Session;
 use super::table::TagTable;
 use crate::device::FramesOut;
 use crate::ip::peers::Peers;
@@ -32,6 +32,8 @@ struct Entry {
     ready: bool,
     /// Whether the index is in `paced`.
     paced: bool,
+    /// Whether the index is in `holding`.
+    holds: bool,
     /// The session's deadline is not earlier.
     due: u64,
     /// Its time in `deadlines`, which most datagrams need not touch then; `NEVER` before it has one.
@@ -48,6 +50,7 @@ impl Entry {
         generation: 0,
         ready: false,
         paced: false,
+        holds: false,
         due: NEVER,
         armed: NEVER,
         session: None,
@@ -89,12 +92,12 @@ pub struct Endpoint {
     /// session is due is put off then.
     deadlines: Deadlines,
     frames_out: FramesOut,
+    /// The sessions with messages, or memory, that wait for frames. Each is in it at most once.
+    holding: Vec<u16>,
     /// Of sessions that were closed, what frames may still refer to.
     left_behind: Vec<Bytes>,
-    /// The last one: enough for a clue, and no work in a flood of such datagrams.
-    unknown: Option<UnknownSender>,
-    /// The sessions were not informed of it yet.
-    unknown_is_new: bool,
+    /// When peers' hosts sent a datagram with a tag of no session last: enough for a clue, and little work in a flood of such datagrams.
+    unknown: BTreeMap<IpAddr, u64>,
     counters: EndpointCounters,
 }
 
@@ -114,9 +117,9 @@ impl Endpoint {
             latest: 0,
             deadlines: Deadlines::default(),
             frames_out: FramesOut::None,
+            holding: Vec::new(),
             left_behind: Vec::new(),
-            unknown: None,
-            unknown_is_new: false,
+            unknown: BTreeMap::new(),
             counters: EndpointCounters::default(),
             config,
         }
@@ -182,8 +185,7 @@ impl Endpoint {
     fn begin(&mut self, now: u64, index: u16, params: &SessionParams) -> SessionId {
         let entry = &mut self.entries[index as usize];
         let id = SessionId::new(index, entry.generation);
-        let mut session = Session::new(now, id, &self.config, params);
-        session.set_frames_out(self.frames_out);
+        let session = Session::new(now, id, &self.config, params);
         Entry::seal(&mut entry.seal, params);
         entry.due = session.deadline();
         entry.session = Some(Box::new(session));
@@ -234,6 +236,9 @@ impl Endpoint {
         if let Some((tag, peer)) = enlisted.or(begun) {
             self.tags.remove(tag);
             self.peers.remove(peer);
+            if !self.peers.has(peer) {
+                self.unknown.remove(&peer);
+            }
             let entry = &mut self.entries[id.index()];
             let session = entry.session.take();
             if self.frames_out != FramesOut::None {
@@ -386,35 +391,42 @@ impl Endpoint {
 
     /// Sets the state of emitted frames that may still be read. [`release_held`](Self::release_held) sets it to none.
     pub fn set_frames_out(&mut self, out: FramesOut) {
-        if self.frames_out != out {
-            self.frames_out = out;
-            self.sessions_mut().for_each(|session| session.set_frames_out(out));
-        }
+        self.frames_out = out;
     }
 
     /// Whether acknowledged messages wait to be released until no frame refers to them.
     #[inline]
     pub fn awaits_frames(&self) -> bool {
-        let holds = |entry: &Entry| entry.session.as_ref().is_some_and(|s| s.waits_for_frames());
-        let waits = || self.entries.iter().any(holds) || !self.left_behind.is_empty();
-        self.frames_out != FramesOut::None && waits()
+        !self.holding.is_empty() || !self.left_behind.is_empty()
     }
 
     /// Releases the messages that waited for frames, none of which is out any more.
     pub fn release_held(&mut self, sink: &mut impl Sink) {
-        self.set_frames_out(FramesOut::None);
+        self.frames_out = FramesOut::None;
         self.left_behind.clear();
-        self.sessions_mut().for_each(|session| session.release_held(sink));
+        for index in self.holding.drain(..) {
+            let entry = &mut self.entries[index as usize];
+            entry.holds = false;
+            if let Some(session) = entry.session.as_deref_mut() {
+                session.release_held(sink);
+            }
+        }
+    }
+
+    /// Notes whether the session has messages, or memory, that wait for frames.
+    #[cold]
+    fn note_holding(&mut self, index: u16) {
+        let entry = &mut self.entries[index as usize];
+        let holds = entry.session.as_deref().is_some_and(Session::waits_for_frames);
+        if holds && !core::mem::replace(&mut entry.holds, true) {
+            self.holding.push(index);
+        }
     }
 
     /// The seal of a session that has begun.
     #[cfg(test)]
     pub(super) fn seal_mut(&mut self, id: SessionId) -> &mut Seal {
         self.entries[id.index()].seal.as_deref_mut().unwrap()
-    }
-
-    fn sessions_mut(&mut self) -> impl Iterator<Item = &mut Session> {
-        self.entries.iter_mut().filter_map(|entry| entry.session.as_deref_mut())
     }
 
     /// Whether nothing is queued or unacknowledged; true for a session that has not begun, or was closed.

@@ -16,7 +16,6 @@
 
 mod bundles;
 mod message;
-mod releases;
 mod sequence;
 mod slots;
 
@@ -31,7 +30,6 @@ use crate::scratch::Bytes;
 use crate::wire::rud::{MAX_BODY, Psn};
 use bundles::Bundles;
 use message::Message;
-use releases::Releases;
 use sequence::Sequence;
 use slots::{Slots, Transmission};
 
@@ -134,6 +132,8 @@ pub(super) struct AckContext<'a> {
     pub(super) now: u64,
     /// The round-trip times so far.
     pub(super) recovery: &'a Recovery,
+    /// Emitted frames that may still be read. If there are any, [`Sender::release_held`] follows.
+    pub(super) frames_out: FramesOut,
 }
 
 /// The sending half. A slot's message is in `messages` at the slot's index; the slot of a PSN that is not settled is in `slots`
@@ -141,7 +141,7 @@ pub(super) struct AckContext<'a> {
 #[derive(Debug)]
 pub(super) struct Sender {
     slots: Slots,
-    /// As many as there are slots, once there is one to send; never moved then.
+    /// As many as there are slots, from the first that is queued until the sender is idle.
     messages: Box<[Message]>,
     /// Slots that messages of one kind may take, large ones or small ones.
     most: u32,
@@ -150,8 +150,16 @@ pub(super) struct Sender {
     retries: VecDeque<Retry>,
     /// The first back-off after a refusal.
     refusal_backoff: u64,
-    releases: Releases,
+    /// Acknowledged messages that wait to be released, for a device may still read their memory.
+    held: Vec<MessageToken>,
     bundles: Bundles,
+}
+
+/// Whether a frame may still refer to a datagram that was acknowledged.
+#[inline]
+fn may_be_read(frames: FramesOut, sent: &Transmission) -> bool {
+    // A waiting frame is not the one that was acknowledged: the datagram was sent again.
+    frames == FramesOut::Held || frames == FramesOut::Waiting && sent.tries > 1
 }
 
 /// Slots that are left for small messages, where large ones may take so many; and the other way round.
@@ -176,31 +184,28 @@ impl Sender {
             sequence: Sequence::new(first),
             retries: VecDeque::new(),
             refusal_backoff: nanos(config.refusal_backoff),
-            releases: Releases::new(),
+            held: Vec::new(),
             bundles: Bundles::new(most_bundled),
         }
     }
 
     /// Whether acknowledged messages, or memory of this sender's own, wait for frames.
     pub(super) fn waits_for_frames(&self) -> bool {
-        self.releases.is_holding() || self.bundles.are_resting()
+        !self.held.is_empty() || self.bundles.are_resting()
     }
 
-    /// Nothing was sent for long: memory that is not in use is given back.
+    /// Nothing was sent for long: memory that is not in use is given back, the slots among it. The next message allocates it again.
     pub(super) fn on_idle(&mut self) {
         if self.is_empty() {
             self.bundles.free_memory();
+            self.slots.free_memory();
+            self.messages = Box::default();
         }
-    }
-
-    /// Sets the state of frames that may still be read. If there are none, [`release_held`](Self::release_held) follows.
-    pub(super) fn set_frames_out(&mut self, out: FramesOut) {
-        self.releases.set_frames_out(out);
     }
 
     /// Releases the acknowledged messages that waited for frames: none is out any more.
     pub(super) fn release_held(&mut self, release: impl FnMut(MessageToken)) {
-        self.releases.drain(release);
+        self.held.drain(..).for_each(release);
         self.bundles.on_frames_gone();
     }
 
@@ -518,10 +523,18 @@ impl Sender {
         acked.count += 1;
         self.slots.free_up(at);
         if let Some(number) = sent.bundle {
-            return self.bundle_consumed(number, &sent, on);
+            return self.bundle_consumed(context, number, &sent, on);
         }
-        let release = &mut |token| on.released(token);
-        self.releases.acknowledged(sent.token, sent.tries > 1, release);
+        if !may_be_read(context.frames_out, &sent) {
+            on.released(sent.token);
+        } else {
+            self.hold(sent.token);
+        }
+    }
+
+    #[cold]
+    fn hold(&mut self, token: MessageToken) {
+        self.held.push(token);
     }
 
     /// The PSN of the message in slot `at` was settled: it was refused.

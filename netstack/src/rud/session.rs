@@ -46,13 +46,6 @@ pub(super) enum Accepted {
     Malformed,
 }
 
-/// The sender of a datagram with a tag of no session, and the time.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct UnknownSender {
-    pub(super) from: IpAddr,
-    pub(super) at: u64,
-}
-
 /// The time of a look for datagrams, and for how long those found may have been there, if that is long. Nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
@@ -60,6 +53,8 @@ pub(super) struct Look {
     pub(super) late: u64,
     /// Whether the network has marked datagrams of any session.
     pub(super) marks: bool,
+    /// Emitted frames that may still be read.
+    pub(super) frames_out: FramesOut,
 }
 
 /// One end of a session. Each part keeps its own state; the session passes datagrams and the time through them.
@@ -267,11 +262,6 @@ impl Session {
     /// The memory that frames may refer to and that is the session's own.
     pub(super) fn into_memory(self) -> impl Iterator<Item = Bytes> {
         self.sender.into_memory()
-    }
-
-    /// Sets the state of emitted frames, which may still be read.
-    pub(super) fn set_frames_out(&mut self, out: FramesOut) {
-        self.sender.set_frames_out(out);
     }
 
     /// Whether acknowledged messages, or memory of the session's own, wait until no frame refers to them.

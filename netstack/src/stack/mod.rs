@@ -140,7 +140,7 @@ impl<D: Device> Stack<D> {
             self.more |= frames >= budget;
             frames_in += frames;
         }
-        if self.protocols.rud.is_due(now) {
+        if self.protocols.rud.is_due(now, self.more) {
             self.protocols.rud.on_timeout(now, sink);
         }
         if self.ip_deadline().is_some_and(|deadline| deadline <= now) {

@@ -19,6 +19,7 @@ use crate::wire::{arp, checksum, ethernet, icmpv4, ipv4, udp, vlan};
 
 mod icmp;
 mod ipv6;
+mod pauses;
 mod releases;
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);

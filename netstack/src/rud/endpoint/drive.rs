@@ -4,12 +4,13 @@ use core::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::{Endpoint, Entry};
+use crate::device::FramesOut;
 use crate::rud::api::{DatagramMeta, Disposition, Emit, Failure, MessageToken, SessionId, Sink};
 use crate::rud::deadlines::Deadlines;
 use crate::rud::paths::Paths;
 use crate::rud::recovery::NEVER;
 use crate::rud::seal::{Seal, Sealing, Unopened};
-use crate::rud::session::{Accepted, Look, Session, TransmitOutcome, UnknownSender};
+use crate::rud::session::{Accepted, Look, Session, TransmitOutcome};
 use crate::time::Instant;
 use crate::wire::rud::Header;
 
@@ -51,7 +52,7 @@ impl Endpoint {
             entry = &mut self.entries[index as usize];
         }
         let Some(session) = entry.session.as_deref_mut() else { return };
-        let look = Look { now, late: self.looks.late, marks: self.marks };
+        let look = Look { now, late: self.looks.late, marks: self.marks, frames_out: self.frames_out };
         match session.on_datagram(look, meta, &header, udp_payload, sink) {
             Accepted::Yes => self.marks |= session.was_marked(),
             Accepted::WrongAddress => self.counters.wrong_address += 1,
@@ -59,6 +60,9 @@ impl Endpoint {
             Accepted::Malformed => self.counters.malformed += 1,
         }
         Self::settle(&mut self.ready, &mut self.deadlines, now, index, entry);
+        if self.frames_out != FramesOut::None {
+            self.note_holding(index);
+        }
     }
 
     /// A datagram with the tag of a session that has not begun, which may begin by it.
@@ -85,11 +89,14 @@ impl Endpoint {
     }
 
     /// A datagram with the tag of no session.
-    #[inline]
+    #[cold]
     fn on_unknown(&mut self, now: u64, meta: &DatagramMeta) {
         self.counters.unknown_session += 1;
-        self.unknown = Some(UnknownSender { from: meta.src_ip, at: now });
-        self.unknown_is_new = true;
+        //= rud/spec.md section 9.1
+        // Hosts to which no session leads leave nothing behind.
+        if self.peers.has(meta.src_ip) {
+            self.unknown.insert(meta.src_ip, now);
+        }
     }
 
     /// A datagram that is sealed, or malformed.
@@ -140,12 +147,15 @@ impl Endpoint {
         self.begin_enlisted(now, id);
         let entry = &mut self.entries[index as usize];
         if let (Some(session), Some(seal)) = (entry.session.as_deref_mut(), entry.seal.as_deref()) {
-            let look = Look { now, late: self.looks.late, marks: self.marks };
+            let look = Look { now, late: self.looks.late, marks: self.marks, frames_out: self.frames_out };
             let accepted = session.on_checked(look, meta, &header, seal.opened(), sink);
             self.marks |= session.was_marked();
             self.counters.malformed += u64::from(accepted == Accepted::Malformed);
         }
         Self::settle(&mut self.ready, &mut self.deadlines, now, index, entry);
+        if self.frames_out != FramesOut::None {
+            self.note_holding(index);
+        }
     }
 
     /// The session of an entry has taken in a datagram.
@@ -211,9 +221,6 @@ impl Endpoint {
         if self.deadlines.first().0 > now {
             return;
         }
-        if core::mem::take(&mut self.unknown_is_new) {
-            (0..self.entries.len() as u16).for_each(|index| self.fire(now, index, sink));
-        }
         loop {
             let (at, index) = self.deadlines.first();
             if at > now {
@@ -232,7 +239,7 @@ impl Endpoint {
     fn fire(&mut self, now: u64, index: u16, sink: &mut impl Sink) {
         let entry = &mut self.entries[index as usize];
         let Some(session) = entry.session.as_deref_mut() else { return };
-        session.on_timeout(now, self.unknown, sink);
+        session.on_timeout(now, &self.unknown, sink);
         // Not again in this call, whatever the session says.
         entry.due = session.deadline().max(now + 1);
         if session.wants_transmit(now) {
@@ -249,10 +256,14 @@ impl Endpoint {
         (earliest != NEVER).then_some(Instant::from_nanos(earliest))
     }
 
-    /// Whether [`next_deadline`](Self::next_deadline) has come.
+    /// Whether [`next_deadline`](Self::next_deadline) has come, and the caller has read what timers are judged by; `more`: its last look left
+    /// datagrams behind.
     #[inline]
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.earliest() <= now.as_nanos()
+    pub(crate) fn is_due(&self, now: Instant, more: bool) -> bool {
+        let now = now.as_nanos();
+        //= rud/spec.md section 6.3
+        // Acknowledgements that came during a pause are read before anything counts as lost.
+        self.earliest() <= now && !(more && self.looks.reads_a_pause(now))
     }
 
     #[inline]

@@ -32,4 +32,9 @@ impl Looks {
         self.late = if waited > LATE { waited } else { 0 };
         self.last = now;
     }
+
+    /// Whether datagrams that a pause has left are read now, of which there may be more.
+    pub(super) fn reads_a_pause(&self, now: u64) -> bool {
+        self.late != 0 && now.saturating_sub(self.since) <= 2 * self.pause
+    }
 }

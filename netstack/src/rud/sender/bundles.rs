@@ -3,7 +3,7 @@
 //! A message is copied into a bundle when it joins one. The first message of a bundle is an ordinary one until the second comes.
 
 use super::slots::Transmission;
-use super::{AckContext, Acked, OnSettled, Sender};
+use super::{AckContext, Acked, OnSettled, Sender, may_be_read};
 use crate::region::Extent;
 use crate::rud::api::{MessageToken, SMALL_MESSAGE};
 use crate::scratch::Bytes;
@@ -173,10 +173,16 @@ impl Sender {
 
     /// The messages of a bundle were consumed.
     #[inline(never)]
-    pub(super) fn bundle_consumed(&mut self, number: u32, sent: &Transmission, on: &mut impl OnSettled) {
+    pub(super) fn bundle_consumed(
+        &mut self,
+        context: &AckContext<'_>,
+        number: u32,
+        sent: &Transmission,
+        on: &mut impl OnSettled,
+    ) {
         // They are copies: no frame refers to the memory of the user.
         self.bundles.tokens(number).iter().for_each(|token| on.released(*token));
-        self.bundles.give_back(number, self.releases.may_be_read(sent.tries > 1));
+        self.bundles.give_back(number, may_be_read(context.frames_out, sent));
     }
 
     /// Of the bundle `psn` the peer has consumed and refused these messages. It says so of all of them, or of none.
@@ -216,7 +222,7 @@ impl Sender {
                 on.released(token);
             }
         }
-        self.bundles.give_back(number, self.releases.may_be_read(sent.tries > 1));
+        self.bundles.give_back(number, may_be_read(context.frames_out, &sent));
         self.become_bundle(at, rest);
         self.wait(context.now, at, refused.count_ones(), acked);
     }

@@ -60,8 +60,8 @@ pub(super) struct Transmission {
 /// All slots. Each is in the list of its state, and in none while it is refused or was [taken off](Self::take_off).
 ///
 /// `sent` is in order of transmission, and `flight_bytes` the sum of its `bytes`. The free slots are a stack, which has neither `prev` nor tail: those in use stay
-/// few and in cache. Their memory is allocated when the first is taken: a session that only receives needs
-/// none.
+/// few and in cache. Their memory is allocated when the first is taken, and freed when the sender is idle: a session that only receives, or
+/// rests, needs none.
 #[derive(Debug)]
 pub(super) struct Slots {
     count: u32,
@@ -128,6 +128,12 @@ impl Slots {
             append(&mut self.all, &mut self.free, at);
         }
         (self.free.len != 0).then_some(self.free.head)
+    }
+
+    /// Frees the memory of all, none of which is in use.
+    pub(super) fn free_memory(&mut self) {
+        self.all = Box::default();
+        self.free = List { len: self.count, ..EMPTY };
     }
 
     /// Free slots.

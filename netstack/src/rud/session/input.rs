@@ -217,9 +217,9 @@ impl Session {
 
     #[inline]
     fn on_acknowledgement(&mut self, look: Look, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
-        let Look { now, late, marks } = look;
+        let Look { now, late, marks, frames_out } = look;
         let flight = self.sender.flight();
-        let context = AckContext { now, recovery: &self.recovery };
+        let context = AckContext { now, recovery: &self.recovery, frames_out };
         let mut acked = Acked::NOTHING;
         let mut settled = Settled { id: self.id, sink, spray: &mut self.spray };
         let first_word = header.cumulative.word_start();

@@ -1,20 +1,22 @@
 //! A session's timers.
 
-use super::{Session, UnknownSender};
+use super::Session;
 use crate::rud::api::{Clue, Failure, Sink};
 use crate::rud::cc::Controller as _;
 use crate::rud::liveness::Silence;
 use crate::rud::mtu::Finding;
 use crate::rud::recovery::{NEVER, TailTimer};
 use crate::wire::rud::HEADER_LEN;
+use core::net::IpAddr;
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 impl Session {
-    /// Fires every timer whose time has come. `unknown` sent the last datagram with a tag of no session.
+    /// Fires every timer whose time has come. `unknown` says when hosts sent a datagram with a tag of no session last.
     pub(in crate::rud) fn on_timeout(
         &mut self,
         now: u64,
-        unknown: Option<UnknownSender>,
+        unknown: &BTreeMap<IpAddr, u64>,
         sink: &mut impl Sink,
     ) {
         if self.failed {
@@ -48,8 +50,10 @@ impl Session {
         if let Some(finding) = self.mtu.on_timeout(now, self.spray.in_use()) {
             self.on_finding(now, finding, sink);
         }
-        if let Some(unknown) = unknown.filter(|unknown| unknown.from == self.paths.remote_ip()) {
-            self.liveness.on_clue(unknown.at, Clue::UnknownSession);
+        if self.liveness.is_suspected()
+            && let Some(at) = unknown.get(&self.paths.remote_ip())
+        {
+            self.liveness.on_clue(*at, Clue::UnknownSession);
         }
         if let Some(Silence { silent, clue }) = self.liveness.on_timeout(now) {
             let timeouts = if self.sender.is_quiet() { 0 } else { self.recovery.backoff() };
