@@ -5,6 +5,7 @@
 use core::ptr::NonNull;
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -159,6 +160,65 @@ fn vhost_and_virtio_carry_standard_frames_both_ways() {
 #[test]
 fn memif_carries_jumbo_frames_both_ways() {
     both_ways("memif-server", "memif-client", 9000);
+}
+
+/// A server that has its socket, and has not started its port.
+fn turn_away(path: &std::path::Path) -> OwnedFd {
+    // SAFETY: the arguments are numbers.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
+    assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: it is this process's, and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: all-zero is an address without a path.
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path.iter_mut().zip(path.as_os_str().as_encoded_bytes()) {
+        *to = *from as libc::c_char;
+    }
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address lives until the call returns.
+    assert_eq!(unsafe { libc::bind(fd, (&raw const address).cast(), len) }, 0);
+    // SAFETY: the arguments are numbers.
+    assert_eq!(unsafe { libc::listen(fd, 8) }, 0);
+    std::thread::spawn(move || {
+        loop {
+            // SAFETY: no address is asked for. It fails once the socket is shut down.
+            let taken = unsafe { libc::accept(fd, core::ptr::null_mut(), core::ptr::null_mut()) };
+            if taken < 0 {
+                return;
+            }
+            // SAFETY: it was just made.
+            drop(unsafe { OwnedFd::from_raw_fd(taken) });
+        }
+    });
+    socket
+}
+
+#[test]
+fn a_memif_client_that_is_turned_away_tries_again() {
+    let _alone = alone();
+    let path = socket("early");
+    let queues =
+        |role: &str| DpdkPortConfig { queues: 4, ..config(&format!("{role}:{}", path.display()), 1500) };
+    let early = turn_away(&path);
+    let away = Port::try_open(eal(), &queues("memif-client")).unwrap_err();
+    assert!(matches!(away, PortError::NotYet { .. }), "{away}");
+    // SAFETY: the arguments are numbers.
+    assert_eq!(unsafe { libc::shutdown(early.as_raw_fd(), libc::SHUT_RDWR) }, 0);
+    drop(early);
+    let client = std::thread::spawn({
+        let config = queues("memif-client");
+        move || Port::open(eal(), &config, Duration::from_secs(30)).unwrap_or_else(|e| panic!("{e}"))
+    });
+    let server = Port::try_open(eal(), &queues("memif-server")).unwrap_or_else(|e| panic!("{e}"));
+    let (mut server, mut client) = (server.into_devices(), client.join().unwrap().into_devices());
+    let memory = Memory::new(1 << 20);
+    // Each queue leads to the other end's of the same number.
+    for (a, b) in server.iter_mut().zip(&mut client) {
+        assert!(wait_for(|| a.link_up() && b.link_up()), "the link comes up");
+        pass(a, b, &memory, 1500);
+        pass(b, a, &memory, 1500);
+    }
 }
 
 #[test]

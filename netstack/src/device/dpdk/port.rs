@@ -11,12 +11,12 @@ use super::offload::{Offloads, negotiate};
 use super::sizes::{
     CACHE, LINK_HEADER, Layout, PACKET_RING, frame_room, packet_slot, pool_mb, pool_size, ring,
 };
-use super::socket::{close_client, is_served, not_yet, remove_stale_socket, serve_at_once};
+use super::socket::{close_client, is_served, is_taken, not_yet, remove_stale_socket, serve_at_once};
 use super::sys::{self, Duties, Errno, Setup, StartedPort};
 use super::{DeviceSpec, DpdkDevice, Eal, spread};
 
-/// The pause between two attempts to open a port whose other side is not there.
-const PAUSE: Duration = Duration::from_millis(2);
+/// The pause between two attempts to open a port whose other side is not there, and between two looks at it.
+pub(super) const PAUSE: Duration = Duration::from_millis(2);
 
 /// Largest IP packet on an embedded link.
 const EMBEDDED_MTU_MAX: u16 = 9000;
@@ -367,14 +367,23 @@ impl Port {
         let layout = Layout { rings, buffers, room, node, is_near };
         let lcores = (0..config.queues).map(|_| sys::Lcore::take()).collect::<Result<_, _>>();
         let lcores = lcores.map_err(|error| PortError::TooManyQueues { device: device.clone(), error })?;
-        let started = attached.start(pool, lcores, &setup).map_err(|(step, error)| PortError::SetUp {
-            device: device.clone(),
-            step,
-            error,
-            log: sys::log_since(mark),
+        let refused = || not_yet(device, io::ErrorKind::ConnectionRefused.into());
+        let started = attached.start(pool, lcores, &setup).map_err(|(step, error)| {
+            let log = sys::log_since(mark);
+            // A memif client connects only now: its server's socket was left over, or does not listen yet.
+            match matches!(device, DeviceSpec::MemifClient(_)) && log.contains("Failed to connect socket") {
+                true => refused(),
+                false => PortError::SetUp { device: device.clone(), step, error, log },
+            }
         })?;
         if let DeviceSpec::Vhost(path) = device {
             serve_at_once(path);
+        }
+        if let DeviceSpec::MemifClient(path) = device
+            && !is_taken(&started)
+        {
+            close_client(started, path);
+            return Err(refused());
         }
         let mac = config.mac.unwrap_or_else(|| started.mac());
         let started = Some(Arc::new(started));

@@ -4,11 +4,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, io, mem, thread};
 
 use super::DeviceSpec;
-use super::port::PortError;
+use super::port::{PAUSE, PortError};
 use super::sys::{self, StartedPort};
 
 /// "Protocol wrong type for socket", errno(3).
@@ -16,6 +16,22 @@ const EPROTOTYPE: i32 = 91;
 
 /// Time that the other side of an embedded link has to answer when this side closes.
 const FAREWELL: Duration = Duration::from_millis(500);
+
+/// A memif server that is ready takes its client within this time, or the machine is very busy.
+const TAKEN: Duration = Duration::from_secs(1);
+
+/// Whether its server takes a memif client. A server has its socket before it has started its port; until then it turns clients away, whose
+/// driver does not try again.
+pub(super) fn is_taken(client: &StartedPort) -> bool {
+    let begin = Instant::now();
+    while !client.link_up() {
+        if begin.elapsed() >= TAKEN {
+            return false;
+        }
+        thread::sleep(PAUSE);
+    }
+    true
+}
 
 /// Closes the client of an embedded link. vhost-user requests the positions of the rings from the server and waits for
 /// the reply; a server that was stopped sends none, so after a time-out this side shuts the socket down.
