@@ -442,9 +442,10 @@ pub(crate) fn patience(series: usize, seconds: f64) -> Duration {
     Duration::from_secs_f64(120.0 + 30.0 * seconds * series as f64)
 }
 
-/// Pins the calling thread to the first core of this rank's.
+/// Pins the calling thread to the first core of this rank's; not where several shards have the cores, which may run on this thread's alone.
 fn pin(config: &Config) {
-    if let Some(core) = config.cores.first()
+    if config.shards == 1
+        && let Some(core) = config.cores.first()
         && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
     {
         eprintln!("rank {} could not be pinned to core {core}", config.rank);
