@@ -477,7 +477,7 @@ fn start_shard(
     };
     let started = match core.map(|core| start(Cores::Each(vec![core]))) {
         Some(Err(why @ (ShardError::CoreNotAllowed { .. } | ShardError::PinFailed { .. }))) => {
-            tracing::warn!(%why, "the shard could not be pinned; it runs where the scheduler puts it");
+            tracing::warn!(%why, "the shard could not be pinned as the key cores says; it runs where the scheduler puts it");
             start(Cores::Any)
         }
         Some(started) => started,

@@ -111,13 +111,10 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     executor_config.one_sided = up.registry().is_some_and(|registry| registry.is_remote());
     let internal = |why: &dyn std::fmt::Display| Error::Internal(why.to_string());
     let mut executor = executor(executor_config).map_err(|why| internal(&why))?;
-    if let Some(node) = &node {
-        executor.attach_node(&**node).map_err(|why| internal(&why))?;
-    }
-    if let Some(node) = &node {
-        register_results(&mut up, node);
-        up.reach_all(node.clone(), grid, rank);
-    }
+    let beside = parts_of(node.as_deref(), siblings.len())?;
+    // The shards have queues of the same ports, with which the first one registers memory.
+    node.iter().chain(beside.iter().flatten()).for_each(|node| register_results(&mut up, node));
+    attach(&mut executor, &mut up, node.as_ref())?;
     let idle = idle_policy(&config);
     let (shard, small, groups) = (Recorder::new(), Recorder::new(), Recorder::new());
     let mut rows =
@@ -140,13 +137,22 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     let options = DriverOptions { idle: driver_idle_policy(&config, idle), ..DriverOptions::default() };
     let dedicated = (config.mode == Mode::Dedicated).then(|| config.cores.first().copied());
     let submissions = engine.submissions();
-    let engines = siblings.into_iter().zip(recorders).map(|(up, recorder)| {
-        let executor = self::executor(executor_config).map_err(|why| internal(&why))?;
-        let mut engine = Engine::new(EngineParts { executor, rank, up, node: None, dead_after }, Clock.now());
+    let engines = siblings.into_iter().zip(beside).zip(recorders).map(|((mut up, node), recorder)| {
+        let mut executor = self::executor(executor_config).map_err(|why| internal(&why))?;
+        attach(&mut executor, &mut up, node.as_ref())?;
+        let mut engine = Engine::new(EngineParts { executor, rank, up, node, dead_after }, Clock.now());
         engine.record_beside(recorder);
         Ok(engine)
     });
     let engines = engines.collect::<Result<Vec<_>, Error>>()?;
+    if !engines.is_empty() && (1..config.shards as usize).contains(&config.cores.len()) {
+        tracing::warn!(
+            shards = config.shards,
+            cores = ?config.cores,
+            "the key cores names fewer cores than this rank has shards: the others run where the scheduler puts them, which may be a core that \
+             another shard has; name one for each, or set shards to their number on all ranks"
+        );
+    }
     let cores = config.cores.iter().copied().map(Some).chain(std::iter::repeat(None));
     let siblings = engines.into_iter().zip(cores.skip(1)).map(|(mut engine, core)| {
         let submissions = engine.submissions();
@@ -383,6 +389,28 @@ fn executor(config: ExecutorConfig) -> Result<Executor, ExecutorError> {
     // SAFETY: it goes into an engine, which drops its channel and its accelerator first, and shares the node's memory for as long as it
     // takes polls.
     unsafe { Executor::new(config) }
+}
+
+/// The memory of this node for each further shard, where it has some.
+fn parts_of(node: Option<&NodeSegment>, shards: usize) -> Result<Vec<Option<Arc<NodeSegment>>>, Error> {
+    let Some(node) = node else { return Ok(vec![None; shards]) };
+    let parts = node.of_shards(shards);
+    let parts =
+        parts.ok_or_else(|| Error::Internal("the host's memory has no part for each shard".into()))?;
+    Ok(parts.into_iter().map(|part| Some(Arc::new(part))).collect())
+}
+
+/// From now on a shard's operations go through the node's memory, if there is one, and its messages reach all ranks.
+fn attach(
+    executor: &mut Executor,
+    up: &mut UpChannels,
+    node: Option<&Arc<NodeSegment>>,
+) -> Result<(), Error> {
+    let Some(node) = node else { return Ok(()) };
+    executor.attach_node(&**node).map_err(|why| Error::Internal(why.to_string()))?;
+    let ExecutorConfig { grid, rank, .. } = *executor.config();
+    up.reach_all(node.clone(), grid, rank);
+    Ok(())
 }
 
 /// Registers the node's result areas with the channel: a leader's messages to and from other hosts lie there.

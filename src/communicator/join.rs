@@ -22,7 +22,8 @@ use crate::wire;
 /// space is limited (RLIMIT_AS) they get less.
 const ARENA_BYTES: usize = 64 << 30;
 
-/// Duplicates of the group of all that have lanes at a time, where all ranks are on one host.
+/// Duplicates of the group of all that have lanes at a time, where all ranks are on one host. (Jobs of several hosts have a part for each further
+/// shard.)
 const PARTS: u32 = 4;
 
 /// The interval of the checks whether a rank has ended, while others of its host are waited for.
@@ -71,7 +72,7 @@ pub(super) fn meet(
         lanes: plan.lanes,
         lane_bytes: plan.lane_bytes as usize,
         arena_bytes: ARENA_BYTES,
-        parts: if grid.nodes() == 1 { PARTS } else { 0 },
+        parts: if grid.nodes() == 1 { PARTS } else { config.shards - 1 },
     };
     let rank = Rank(config.rank);
     let (node, local) = (grid.node_of(rank), grid.local_of(rank));
@@ -104,7 +105,7 @@ pub(super) fn meet(
 pub(super) struct Reached {
     /// On a leader, where there are other hosts.
     pub(super) up: UpChannels,
-    /// Those of the further shards.
+    /// Those of the further shards, as many on each rank.
     pub(super) siblings: Vec<UpChannels>,
     /// The kind of the leader's ports.
     pub(super) device: Option<&'static str>,
@@ -157,7 +158,9 @@ fn connect(
     let reasons = prepared.as_ref().map(Prepared::reasons).unwrap_or_default();
     let (up, reached) = prepared.map(|prepared| prepared.connect(config, roster)).transpose()?.unzip();
     let mut all = up.unwrap_or_default().into_iter();
-    let (up, siblings) = (all.next().unwrap_or_default(), all.collect());
+    let up = all.next().unwrap_or_default();
+    let none = std::iter::repeat_with(UpChannels::default);
+    let siblings = all.chain(none).take(config.shards as usize - 1).collect();
     let unreached = reached.and_then(Result::err);
     Ok(Reached { up, siblings, device, channels, reasons, offered, control: None, unreached })
 }

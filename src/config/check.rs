@@ -44,9 +44,9 @@ impl Config {
                 "use transport = \"auto\"",
             );
         }
-        if self.shards > 1 && self.local_size > 1 {
-            let why = format!("serves one rank on each host, and there are {} on this one", self.local_size);
-            return self.shards_refused(&why, "run one rank on each host");
+        if self.shards > 1 && self.local_size == self.size {
+            let why = format!("spreads what goes between hosts, and all {} ranks are on this one", self.size);
+            return self.shards_refused(&why, "run the job on several hosts");
         }
         let writers = if self.on_one_machine { self.size } else { self.local_size };
         match &self.metrics {
@@ -92,7 +92,7 @@ impl Config {
         }
         if let Some(port) = self.ports.iter().find(|port| !port.has_queues()) {
             let why = format!(
-                "needs ports of several queues (vhost, virtio, and NICs by pci), and {} has one",
+                "needs ports of several queues (vhost, virtio, memif, and NICs by pci), and {} has one",
                 port.device
             );
             return self.shards_refused(&why, "name such ports");
@@ -129,10 +129,11 @@ impl Config {
 }
 
 impl PortConfig {
-    /// Whether a port can have several queues: each leads to the same one of the other end, or a NIC deals out what arrives. (A memif port
-    /// of several does not always come up.)
+    /// Whether a port can have several queues: each leads to the same one of the other end, or a NIC deals out what arrives.
     fn has_queues(&self) -> bool {
-        self.device.split_once(':').is_some_and(|(driver, _)| ["vhost", "virtio", "pci"].contains(&driver))
+        self.device.split_once(':').is_some_and(|(driver, _)| {
+            ["vhost", "virtio", "pci", "memif-server", "memif-client"].contains(&driver)
+        })
     }
 }
 

@@ -132,8 +132,8 @@ pub const KEYS: &[KeySpec] = &[
         "shards",
         "a number of threads, from 1 to 16, the same on all ranks",
         "1",
-        "threads that drive the network in dedicated mode, each on a core of `cores` and a queue of each port of its own; large \
-         all-reduces are spread over them",
+        "threads that drive the network in dedicated mode, each on a core of `cores` and a queue of each port of its own; all-reduces \
+         between hosts of so many times 64 KiB of host memory and more are spread over them",
     ),
     key("heartbeat_timeout", DURATION, "10s", "a process that is silent for this long is taken for dead"),
     key("deadline", DURATION, "30min", "how long one operation may take, late peers included"),

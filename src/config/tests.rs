@@ -554,15 +554,19 @@ fn values_that_cannot_hold_together_are_refused_before_the_join() {
     let sharded = ("SHOUTER_SHARDS", "2");
     let (dedicated, one) = (("SHOUTER_MODE", "dedicated"), ("SHOUTER_LOCAL_SIZE", "1"));
     let port = |device| format!(r#"[{{"device": "{device}", "address": "10.0.0.1/24"}}]"#);
-    let (vhost, memif) = (port("vhost:/a"), port("memif-server:/a"));
-    let [vhost, memif] = [&vhost, &memif].map(|ports| ("SHOUTER_PORTS", ports.as_str()));
+    let (vhost, packets) = (port("vhost:/a"), port("af_packet:eth1"));
+    let [vhost, packets] = [&vhost, &packets].map(|ports| ("SHOUTER_PORTS", ports.as_str()));
     let [shm, rud, tcp, kernel] = ["shm", "rud", "tcp", "kernel"].map(|name| ("SHOUTER_TRANSPORT", name));
     says(of_four(&[shm]), &["transport = \"shm\" serves one host, and 2 of the job's 4", "auto"]);
     says(of_four(&[rud, vhost]), &["serves one rank on each host", "auto"]);
     says(of_four(&[sharded]), &["shards = 2 needs threads", "mode = \"dedicated\""]);
-    says(of_four(&[sharded, dedicated]), &["serves one rank on each host, and there are 2"]);
+    let all = ("SHOUTER_LOCAL_SIZE", "4");
+    says(
+        of_four(&[sharded, dedicated, all]),
+        &["between hosts, and all 4 ranks are on this one", "shards = 1"],
+    );
     says(of_four(&[sharded, dedicated, one, kernel]), &["not transport = \"kernel\""]);
-    says(of_four(&[sharded, dedicated, one, memif]), &["several queues", "memif-server:/a has one"]);
+    says(of_four(&[sharded, dedicated, one, packets]), &["several queues", "af_packet:eth1 has one"]);
     says(
         of_four(&[sharded, dedicated, one, vhost, ("SHOUTER_SCHEDULE", "all_reduce:ring")]),
         &["order of all-reduces by ring"],
@@ -570,6 +574,7 @@ fn values_that_cannot_hold_together_are_refused_before_the_join() {
     says(of_four(&[tcp]), &["transport = \"tcp\" sends over ports, and rank 0 has no port"]);
     says(of_four(&[("SHOUTER_RUD_SEAL", "on")]), &["RUD alone, and rank 0 has no port"]);
     of_four(&[sharded, dedicated, one, rud, vhost]).unwrap();
+    of_four(&[sharded, dedicated, vhost]).expect("hosts of two ranks");
     of_four(&[tcp, ("SHOUTER_RANK", "1")]).expect("only a leader has ports");
     of_four(&[]).unwrap();
 }

@@ -38,7 +38,12 @@ fn rank_body() {
 
 /// A job of so many hosts of one rank, each with so many shards.
 fn sharded(ranks: u32, shards: u32, scenario: &str) -> Plan {
-    let plan = job!(ranks, ranks, scenario).env("SHOUTER_MODE", "dedicated").env("SHOUTER_SHARDS", shards);
+    on_hosts(ranks, ranks, shards, scenario)
+}
+
+/// A job of ranks on these hosts, each rank with so many shards.
+fn on_hosts(ranks: u32, hosts: impl ToString, shards: u32, scenario: &str) -> Plan {
+    let plan = job!(ranks, hosts, scenario).env("SHOUTER_MODE", "dedicated").env("SHOUTER_SHARDS", shards);
     plan.args(&["--cores", "none"])
 }
 
@@ -101,6 +106,13 @@ fn bits(group: &Group) -> Result<(), Error> {
         assert!(given == contribution(dtype, group.rank()), "{dtype}: the input was written");
         tell(format_args!("{dtype} {:016x}", hash(&called)));
     }
+    // In memory that the ranks of a host share: the first shard knows it, and the others take it for the rank's own.
+    let (mut shared, ranks) = (group.alloc::<u32>(COUNT)?, group.size());
+    for _ in 0..2 {
+        shared.fill(1 + group.rank());
+        group.all_reduce(&mut shared, ReduceOp::Sum)?;
+        assert!(shared.iter().all(|sum| *sum == ranks * (ranks + 1) / 2));
+    }
     Ok(())
 }
 
@@ -141,9 +153,11 @@ fn mixed(group: &Group) -> Result<(), Error> {
     let stats = group.stats();
     let reduced: usize = 20 * (counts.iter().sum::<usize>() + 300_000) * 4 + (4 << 20);
     assert!(stats.bytes_reduced as usize >= reduced, "{stats:?}");
-    // Each rank sends what it gives of the others' parts, and its own part's result.
-    assert!(stats.bytes_sent as usize >= reduced / 2, "{stats:?}");
-    assert_eq!(stats.channels, u64::from(group.size()) - 1);
+    // Each leader sends what its host gives of the others' parts, and its own part's result.
+    let leads = group.local_rank() == 0;
+    let others = parameter("HOSTS").map_or(group.size(), |hosts| hosts.parse().unwrap()) - 1;
+    assert_eq!(stats.bytes_sent as usize >= reduced / 2, leads, "{stats:?}");
+    assert_eq!(stats.channels, if leads { others.into() } else { 0 });
     assert!(stats.ops > 20 * 6, "{stats:?}");
     Ok(())
 }
@@ -286,6 +300,25 @@ fn several_shards_give_the_bits_of_one() {
 }
 
 #[test]
+fn several_shards_give_the_bits_of_one_where_hosts_have_several_ranks() {
+    let told = |shards, hosts: &str, transport: &str| {
+        let state = on_hosts(4, hosts, shards, "bits").env("SHOUTER_TRANSPORT", transport).run();
+        state.assert_success();
+        let told: Vec<_> = state.ranks.iter().map(|rank| rank.told.clone()).collect();
+        assert_eq!(told[0].len(), DType::ALL.len(), "{state}");
+        assert!(told.iter().all(|rank| *rank == told[0]), "{state}");
+        told
+    };
+    for (hosts, cases) in [("2", &[(2, "auto"), (3, "tcp")][..]), ("3,1", &[(2, "auto")])] {
+        let one = told(1, hosts, "auto");
+        for (shards, transport) in cases {
+            let several = told(*shards, hosts, transport);
+            assert_eq!(several, one, "{shards} shards on hosts {hosts} over {transport}");
+        }
+    }
+}
+
+#[test]
 fn operations_of_all_sizes_run_side_by_side_on_several_shards() {
     for (ranks, shards, args) in [(2, 2, &[][..]), (3, 3, &[]), (2, 2, &["--loss", "1%"])] {
         for transport in ["rud", "tcp"] {
@@ -295,6 +328,13 @@ fn operations_of_all_sizes_run_side_by_side_on_several_shards() {
                 .run()
                 .assert_success();
         }
+    }
+    for (hosts, transport) in [("2", "auto"), ("3,1", "tcp")] {
+        let plan = on_hosts(4, hosts, 2, "mixed").with("HOSTS", 2).env("SHOUTER_TRANSPORT", transport);
+        plan.args(&["--loss", "0.5%"]).run().assert_success();
+    }
+    for shards in [2, 4] {
+        sharded(2, shards, "mixed").args(&["--link", "memif"]).run().assert_success();
     }
     // Tensors that share a message are one shard's.
     let fused = sharded(2, 2, "mixed").env("SHOUTER_FUSE_BELOW", 4 << 20).env("SHOUTER_FUSE_BYTES", 4 << 20);
@@ -312,8 +352,12 @@ fn assert_named(state: &State, rank: u32, codes: &[i32], text: &str) {
 
 #[test]
 fn a_rank_that_dies_in_a_part_is_named_at_once() {
-    for (ranks, victim, transport) in [(2, 1, "rud"), (2, 0, "rud"), (3, 1, "rud"), (2, 1, "tcp")] {
-        let job = sharded(ranks, 2, "steps").env("SHOUTER_TRANSPORT", transport).start();
+    let alone = [(2, 1, "rud"), (2, 0, "rud"), (3, 1, "rud"), (2, 1, "tcp")];
+    let alone = alone.map(|(ranks, victim, transport)| (ranks, ranks, victim, transport));
+    // Leaders and others, of either host.
+    let several = [(4, 2, 0, "auto"), (4, 2, 1, "tcp"), (4, 2, 2, "auto"), (4, 2, 3, "auto")];
+    for (ranks, hosts, victim, transport) in alone.into_iter().chain(several) {
+        let job = on_hosts(ranks, hosts, 2, "steps").env("SHOUTER_TRANSPORT", transport).start();
         job.until("steps are made", LIMIT, |state| state.all_told("steps"));
         job.signal(victim, "KILL");
         let killed = job.elapsed();
@@ -325,19 +369,22 @@ fn a_rank_that_dies_in_a_part_is_named_at_once() {
 
 #[test]
 fn a_rank_that_is_stopped_in_a_part_is_named() {
-    let job = sharded(3, 2, "steps").silence_is_found().start();
-    job.until("steps are made", LIMIT, |state| state.all_told("steps"));
-    job.signal(2, "STOP");
-    let state = job.until("the others have ended", LIMIT, |state| state.all_over_but(2));
-    assert_named(&state, 2, &LOST_GROUP, "all-reduce");
-    job.signal(2, "KILL");
-    job.finish();
+    for (ranks, hosts) in [(3, 3), (3, 2), (4, 2)] {
+        let (job, last) = (on_hosts(ranks, hosts, 2, "steps").silence_is_found().start(), ranks - 1);
+        job.until("steps are made", LIMIT, |state| state.all_told("steps"));
+        job.signal(last, "STOP");
+        let state = job.until("the others have ended", LIMIT, |state| state.all_over_but(last));
+        assert_named(&state, last, &LOST_GROUP, "all-reduce");
+        job.signal(last, "KILL");
+        job.finish();
+    }
 }
 
 #[test]
 fn a_panic_of_one_engine_ends_the_whole_operation_on_all_ranks() {
-    for (ranks, victim, line, transport) in [(2, 1, 1, "rud"), (3, 0, 2, "rud"), (2, 1, 2, "tcp")] {
-        let plan = sharded(ranks, 2, "panic").with("RANK", victim).with("LINE", line);
+    let jobs = [(2, 2, 1, 1, "rud"), (3, 3, 0, 2, "rud"), (2, 2, 1, 2, "tcp"), (4, 2, 3, 2, "auto")];
+    for (ranks, hosts, victim, line, transport) in jobs {
+        let plan = on_hosts(ranks, hosts, 2, "panic").with("RANK", victim).with("LINE", line);
         // Between three quarters of it, from which a rank says that it was stopped, and all of it.
         let plan = plan.env("SHOUTER_HEARTBEAT_TIMEOUT", "8s").env("SHOUTER_TRANSPORT", transport);
         let job = plan.start();
@@ -354,37 +401,45 @@ fn a_panic_of_one_engine_ends_the_whole_operation_on_all_ranks() {
 
 #[test]
 fn the_words_of_a_rank_that_gives_up_reach_all() {
-    let plan = |ranks, rank| sharded(ranks, 3, "give up").with("RANK", rank);
-    for (state, rank) in run_all([plan(2, 1), plan(3, 0)]).into_iter().zip([1, 0]) {
+    let plan = |ranks, hosts, rank| on_hosts(ranks, hosts, 3, "give up").with("RANK", rank);
+    for (state, rank) in run_all([plan(2, 2, 1), plan(3, 3, 0), plan(4, 2, 3)]).into_iter().zip([1, 0, 3]) {
         assert_named(&state, rank, &LOST_GROUP, "the loss is not a number");
     }
 }
 
 #[test]
 fn ranks_that_differ_in_a_part_hear_of_it() {
-    for how in ["longer", "whole", "max"] {
-        let state = sharded(3, 2, "differ").with("RANK", 1).with("HOW", how).run();
-        assert_named(
-            &state,
-            1,
-            &[MISMATCH],
-            if how == "longer" { "part 2 of a larger one" } else { "all-reduce" },
-        );
+    for (ranks, hosts) in [(3, 3), (4, 2)] {
+        for how in ["longer", "whole", "max"] {
+            let state = on_hosts(ranks, hosts, 2, "differ").with("RANK", 1).with("HOW", how).run();
+            assert_named(
+                &state,
+                1,
+                &[MISMATCH],
+                if how == "longer" { "part 2 of a larger one" } else { "all-reduce" },
+            );
+        }
     }
 }
 
 #[test]
 fn a_rank_that_does_not_come_is_named_at_the_deadline() {
-    for (rank, transport) in [(0, "rud"), (1, "rud"), (1, "tcp")] {
-        let plan = sharded(2, 2, "absent").with("RANK", rank).env("SHOUTER_DEADLINE", "1s");
+    for (ranks, rank, transport) in
+        [(2, 0, "rud"), (2, 1, "rud"), (2, 1, "tcp"), (4, 1, "auto"), (4, 2, "auto")]
+    {
+        let plan = on_hosts(ranks, 2, 2, "absent").with("RANK", rank).env("SHOUTER_DEADLINE", "1s");
         let state = plan.env("SHOUTER_TRANSPORT", transport).run();
-        assert_named(&state, rank, &[DEADLINE], "all-reduce");
+        // The first whose operation is late ends those of the others, too.
+        let codes = [&[DEADLINE][..], if ranks > 2 { &LOST_GROUP } else { &[] }].concat();
+        assert_named(&state, rank, &codes, "all-reduce");
+        assert!(state.ranks.iter().any(|rank| rank.code == Some(DEADLINE)), "{state}");
     }
 }
 
 #[test]
 fn ranks_go_on_without_one_that_has_left() {
     sharded(3, 2, "leave").silence_is_found().run().assert_success();
+    on_hosts(4, 2, 2, "leave").silence_is_found().run().assert_success();
 }
 
 #[test]
@@ -402,7 +457,6 @@ fn what_shards_do_not_serve_is_refused() {
         CONFIG,
         "order of all-reduces by ring",
     );
-    refused(sharded(2, 2, "leave").args(&["--link", "memif"]), CONFIG, "memif-");
     let crowded = job!(2, 1, "leave").env("SHOUTER_MODE", "dedicated").env("SHOUTER_SHARDS", 2);
-    refused(crowded, CONFIG, "one rank on each host");
+    refused(crowded, CONFIG, "all 2 ranks are on this one");
 }

@@ -38,7 +38,8 @@ pub struct SegmentShape {
     pub lane_bytes: usize,
     /// Most bytes of each rank's tensors in shared memory. Pages that are not used cost nothing.
     pub arena_bytes: usize,
-    /// Parts: each is a segment of this shape without arena and parts, for a duplicate of the group of all. Pages that are not used cost nothing.
+    /// Parts: each is a segment of this shape without arena and parts, for a duplicate of the group of all or a
+    /// further shard. Pages that are not used cost nothing.
     pub parts: u32,
 }
 

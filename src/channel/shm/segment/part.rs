@@ -1,7 +1,9 @@
-//! The parts of a segment: each has lanes, announcements and flags of its own, as the segment has, for a duplicate of the group of all.
+//! The parts of a segment: each has lanes, announcements and flags of its own, as the segment has, for a duplicate of the group of all, or
+//! for a further shard.
 //!
-//! A part is used by one group at a time, and all ranks have to be done with the last one before: each offers the parts that it does not use,
-//! and what all have offered is free. What a rank offers it gives to nobody else before that is decided.
+//! A shard uses its part as long as the rank is in the job. Of duplicates, a part is used by one at a time, and all ranks have to be done with the
+//! last one before: each offers the parts that it does not use, and what all have offered is free. What a rank offers it gives to nobody else
+//! before that is decided.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,6 +51,13 @@ impl NodeSegment {
         let free = all & !self.parts.0.fetch_or(all, Ordering::AcqRel);
         let offered = (0..count).filter(|index| free >> index & 1 == 1);
         Offer(offered.map(|index| PartUse { parts: self.parts.clone(), index }).collect())
+    }
+
+    /// The parts of a rank's further shards, `count` of them, as segments of their own. At the join: nothing has used them, and all ranks of the host
+    /// get the same. `None` if the segment has fewer.
+    pub(crate) fn of_shards(&self, count: usize) -> Option<Vec<Self>> {
+        let mut free = self.offer().0.into_iter();
+        (0..count).map(|_| self.part(free.next()?, self.local)).collect()
     }
 
     /// Empties a part of what the last group has left there: one rank does, before any begins. Whether it is empty.
