@@ -20,7 +20,7 @@ use super::peers::Peers;
 use super::sys::extent_of;
 use super::up::{Channel, PeerAddress, Registry};
 use super::{Inbox, Links};
-use crate::key::Key;
+use crate::key::{Key, TAG_LEN};
 
 #[cfg(feature = "dpdk")]
 pub(crate) mod memory;
@@ -97,7 +97,7 @@ impl<D: Device + 'static> RudChannel<D> {
                     None => consecutive.clone(),
                 },
                 max_datagram: rud::datagram_room(mtu.into(), &peer.ip.into()),
-                seal: seals.then(|| seal_secret(secret, rank, peer.rank)),
+                seal: seals.then(|| rud::SealSecret::new(seal_secret(secret, rank, peer.rank))),
             };
             let session =
                 stack.rud_mut().enlist(params).map_err(|why| OpenError::Session { rank: peer.rank, why })?;
@@ -351,15 +351,17 @@ impl rud::Sink for Sink<'_> {
 /// The tag of datagrams from one rank to another: 64 bits of HMAC-SHA256 over both ranks under the group's secret. One of
 /// zero, which is no tag, is refused when the session is opened.
 fn tag(secret: &Key, from: Rank, to: Rank) -> u64 {
+    //= rud/spec.md section 3.1, RUD-1
     let ranks = [&from.0.to_le_bytes()[..], &to.0.to_le_bytes()];
     u64::from_le_bytes(secret.tag_prefix("shouter rud session tag", &ranks))
 }
 
 /// The secret of the session between two ranks, from the group's: that is derived, with a fresh nonce, from the job's key, which no rank
 /// sends. Tags are derived from the group's secret, too, for another purpose: who reads them on the wire learns nothing of this one.
-fn seal_secret(secret: &Key, a: Rank, b: Rank) -> rud::SealSecret {
+fn seal_secret(secret: &Key, a: Rank, b: Rank) -> [u8; TAG_LEN] {
+    //= rud/spec.md section 10, RUD-89
     let ranks = [&a.0.min(b.0).to_le_bytes()[..], &a.0.max(b.0).to_le_bytes()];
-    rud::SealSecret::new(secret.tag("shouter rud session secret", &ranks))
+    secret.tag("shouter rud session secret", &ranks)
 }
 
 /// The RUD configuration for a group whose dead ranks are found after `dead_after`, and a leader with `peers` others to

@@ -1,4 +1,5 @@
-//! Citations of RFC 9293 in netstack's code (`//= RFC 9293 section 3.8.6.1, MUST-36: ...`), against the index of its requirements.
+//! Citations of requirements in code: of RUD's specification in `rud.rs`, and of RFC 9293 here (`//= RFC 9293 section 3.8.6.1, MUST-36:
+//! ...`), against the index of its requirements.
 //!
 //! A cited requirement must be in the index, and the section before it must be the one that states it. Each requirement
 //! of the index is cited somewhere, or the index says that it is not supported. Not checked are citations without a
@@ -8,11 +9,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{list, sources};
 
+mod rud;
+
 const INDEX: &str = "netstack/tests/conformance/INDEX.md";
 const SECTIONS: &str = "netstack/tests/conformance/sections.list";
 
-/// Checks every citation, and that each requirement is cited or unsupported.
+/// Checks the citations of both documents.
 pub(crate) fn check() -> Result<String, String> {
+    match (check_rfc(), rud::check()) {
+        (Ok(rfc), Ok(rud)) => Ok(format!("{rfc}\n{rud}")),
+        (Err(rfc), Err(rud)) => Err(format!("{rfc}\n{rud}")),
+        (Err(wrong), _) | (_, Err(wrong)) => Err(wrong),
+    }
+}
+
+/// Checks every citation of RFC 9293, and that each requirement is cited or unsupported.
+fn check_rfc() -> Result<String, String> {
     let sections = sections(&sources::text(SECTIONS)?);
     let index = sources::text(INDEX)?;
     let indexed = indexed(&index);
@@ -47,7 +59,7 @@ pub(crate) fn check() -> Result<String, String> {
     let missing: Vec<&str> =
         indexed.iter().filter(|(_, supported)| !**supported).map(|(id, _)| *id).collect();
     Ok(format!(
-        "{} requirements are cited; {} are not supported: {}",
+        "RFC 9293: {} requirements are cited; {} are not supported: {}",
         indexed.len() - missing.len(),
         missing.len(),
         missing.join(", ")

@@ -15,8 +15,8 @@ usage: cargo run -p xtask -- COMMAND
 
   edges       compares the dependencies between the top-level modules of each crate with xtask/edges.txt, which has no cycle
   edges write writes the list anew
-  citations   compares the requirements of RFC 9293 that netstack's comments cite with the index of the conformance tests: each
-              is cited, or not supported
+  citations   compares the requirements that comments cite with the documents that state them: each of RFC 9293 in the index of
+              the conformance tests is cited, or not supported; each of RUD's specification is cited by code and by a test
   pub         compares the public items that only tests and benchmarks use, and no example in the documentation shows, with
               xtask/public.txt
   pub write   writes the list anew

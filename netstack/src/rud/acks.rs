@@ -78,11 +78,13 @@ impl Acks {
         self.arrived_before = self.arrived_at;
         self.arrived_at = now.saturating_sub(late);
         self.late = late != 0;
+        //= rud/spec.md section 7.2, RUD-76
         self.marks += u64::from(marked);
         self.unacked += 1;
         if self.unacked == 1 {
             self.at = now.saturating_add(self.delay);
         }
+        //= rud/spec.md section 5.5, RUD-28
         self.due |= self.unacked >= self.every;
     }
 
@@ -113,6 +115,7 @@ impl Acks {
         if self.probes.len() == MOST_PROBES {
             self.probes.pop_front();
         }
+        //= rud/spec.md section 4.3, RUD-13
         self.probes.push_back(Probe { stamp, arrived_at: now.saturating_sub(late), late: late != 0 });
         self.due = true;
     }
@@ -147,7 +150,7 @@ impl Acks {
     /// Whether the datagram that fills a window of `limit` should request an acknowledgement.
     #[inline]
     pub(super) fn asks(&self, limit: u32) -> bool {
-        //= rud/spec.md section 6.1
+        //= rud/spec.md section 6.1, RUD-37
         // With a full window every datagram fills it: one request in a quarter of the window is enough.
         self.since_request + 1 >= (limit / 4).min(self.every)
     }

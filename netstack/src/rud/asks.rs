@@ -29,7 +29,7 @@ pub(super) struct Asked {
 impl Asked {
     /// Whether it says something of `path`.
     fn is_small_on(&self, path: u16) -> bool {
-        //= rud/spec.md section 6.8
+        //= rud/spec.md section 6.8, RUD-62
         // What became of a padded one says nothing about its path.
         self.path == path && self.padded_to == 0
     }
@@ -94,7 +94,7 @@ impl Asks {
     /// `heard`: when data came before. False if it is the same doubt as before.
     #[cold]
     pub(super) fn on_doubt(&mut self, now: u64, heard: u64) -> bool {
-        //= rud/spec.md section 6.7
+        //= rud/spec.md section 6.7, RUD-58
         // The next acknowledgements are probes. If none is answered until the next doubt, or the peer has waited for long, all paths
         // are probed at once.
         if self.paths == 1 || now < self.doubt_ends {

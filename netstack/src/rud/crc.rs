@@ -27,7 +27,7 @@ fn parts(
     addresses: u32,
     (src_port, dst_port): (u16, u16),
 ) -> ([u8; FIELD], &[u8; HEADER_LEN - FIELD]) {
-    //= rud/spec.md section 4.5
+    //= rud/spec.md section 4.5, RUD-15
     // The seed stands in the CRC field, the payload's CRC behind the body.
     let seed = addresses ^ (u32::from(src_port) << 16 | u32::from(dst_port));
     let behind_field = fixed.last_chunk::<{ HEADER_LEN - FIELD }>().unwrap_or(&[0; HEADER_LEN - FIELD]);

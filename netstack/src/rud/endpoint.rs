@@ -148,9 +148,11 @@ impl Endpoint {
 
     /// Takes a place for a session.
     fn enter(&mut self, params: &SessionParams) -> Result<u16, OpenError> {
+        //= rud/spec.md section 3.1, RUD-2
         if params.local_tag == 0 || params.remote_tag == 0 {
             return Err(OpenError::ZeroTag);
         }
+        //= rud/spec.md section 10.3, RUD-96
         if params.seal.is_some() && params.local_tag == params.remote_tag {
             return Err(OpenError::SameTags);
         }
@@ -220,6 +222,7 @@ impl Endpoint {
             && entry.enlisted.is_some()
             && entry.session.as_deref().is_some_and(|session| session.id() == id && session.is_unused())
         {
+            //= rud/spec.md section 10.2, RUD-93
             (entry.session, entry.due) = (None, NEVER);
         }
     }

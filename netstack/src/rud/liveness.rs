@@ -94,6 +94,7 @@ impl Liveness {
     /// Something came in place of the peer's datagrams at `at`: a clue if it is suspected.
     #[cold]
     pub(super) fn on_clue(&mut self, at: u64, clue: Clue) {
+        //= rud/spec.md section 8, RUD-88
         if at >= self.suspected_at {
             self.clue = self.clue.max(clue);
         }
@@ -110,13 +111,14 @@ impl Liveness {
     }
 
     fn fire(&mut self, now: u64) -> Option<Silence> {
+        //= rud/spec.md section 8, RUD-85
         if now >= self.heartbeat_at() {
             self.heartbeat_due = true;
         }
         if now < self.listen_at() {
             return None;
         }
-        //= rud/spec.md section 8
+        //= rud/spec.md section 8, RUD-86
         // Suspicion first, failure an eighth of the time later: if it was us who did not run, the peer's
         // heartbeats are waiting and will be read in between.
         if !self.is_suspected() {

@@ -153,6 +153,7 @@ impl PathMtu {
             self.lost += 1;
             self.longest_lost = self.longest_lost.max(payload);
         }
+        //= rud/spec.md section 6.8, RUD-60
         if self.lost >= SUSPICIOUS {
             self.doubt();
         }
@@ -255,7 +256,7 @@ impl PathMtu {
             return None;
         }
         let Some(trial) = &mut self.trial else {
-            //= rud/spec.md section 6.8
+            //= rud/spec.md section 6.8, RUD-64
             // Longer ones are tried again, the longest first.
             self.failed = self.most + 1;
             self.begin(self.most);
@@ -264,6 +265,7 @@ impl PathMtu {
         self.deadline = NEVER;
         self.due = true;
         let current = trial.current.take()?;
+        //= rud/spec.md section 6.8, RUD-61
         if !current.small_answered {
             trial.unheard = (trial.unheard + 1).min(MOST_DOUBLINGS);
             return None;
@@ -298,6 +300,7 @@ impl PathMtu {
         if size > self.limit {
             return self.go_on(now, true);
         }
+        //= rud/spec.md section 6.8, RUD-63
         self.limit = self.base;
         self.go_on(now, false);
         Some(Finding::Lowered)

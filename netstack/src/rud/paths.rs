@@ -45,6 +45,7 @@ impl Paths {
     /// Whether a datagram has the session's addresses. Its ports are covered by the CRC.
     #[inline]
     pub(super) fn lead(&self, meta: &DatagramMeta) -> bool {
+        //= rud/spec.md section 3.3, RUD-5
         meta.src_ip == self.to.remote_ip && meta.dst_ip == self.to.local_ip
     }
 

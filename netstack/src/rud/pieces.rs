@@ -67,6 +67,7 @@ impl Pieces {
     pub(super) fn take(&mut self, psn: Psn, split: Split, bytes: &[u8]) -> Piece {
         let (from, total) = (usize::from(split.unit) * SPLIT_UNIT, usize::from(split.total));
         let end = from + bytes.len();
+        //= rud/spec.md section 4.2, RUD-9
         if bytes.is_empty() || end > total || !(end == total || end.is_multiple_of(SPLIT_UNIT)) {
             return Piece::Dropped;
         }
@@ -91,10 +92,11 @@ impl Pieces {
             if self.partial[at].payload.len() == total {
                 return Some(at);
             }
+            //= rud/spec.md section 6.8, RUD-68
             // One of the two is false, and what is true is sent again.
             self.held -= self.partial.swap_remove(at).payload.len();
         }
-        //= rud/spec.md section 6.8
+        //= rud/spec.md section 6.8, RUD-67
         // Where there is no room, the youngest give way: their sender sends them again.
         while self.held + total > self.most
             && let Some((at, youngest)) =

@@ -103,6 +103,7 @@ impl Receiver {
     /// How `psn` compares with those that have arrived.
     #[inline(always)]
     pub(super) fn classify(&self, psn: Psn) -> Arrival {
+        //= rud/spec.md section 5.2, RUD-19, RUD-20
         let ahead = psn.since(self.floor);
         if ahead < MAX_WINDOW {
             let index = word(psn) as usize;
@@ -133,7 +134,7 @@ impl Receiver {
 
     /// The sink refused `psn`, which was [`Arrival::New`].
     pub(super) fn refused(&mut self, psn: Psn) {
-        //= rud/spec.md section 5.3
+        //= rud/spec.md section 5.3, RUD-22
         // A refused PSN is never delivered, even if copies of it are still in flight.
         self.refused[word(psn) as usize] |= bit(psn);
         self.refusals |= 1 << word(psn);
@@ -143,7 +144,7 @@ impl Receiver {
     /// Of the bundle `psn`, which was [`Arrival::New`], the sink consumed these messages and refused those.
     #[cold]
     pub(super) fn mixed(&mut self, psn: Psn, consumed: u64, refused: u64) {
-        //= rud/spec.md section 5.3
+        //= rud/spec.md section 5.3, RUD-23
         // It holds the floor until the sender knows which of its messages were refused.
         if let Err(at) = self.find_mixed(psn) {
             self.mixed.insert(at, Mixed { psn, consumed, refused, is_reported: false });
@@ -154,7 +155,7 @@ impl Receiver {
 
     /// `psn` arrived again: our acknowledgement of it was lost or late.
     pub(super) fn duplicate(&mut self, psn: Psn) {
-        //= rud/spec.md section 5.5
+        //= rud/spec.md section 5.5, RUD-30, RUD-31
         // A duplicate makes its own word unreported again; the others are repeated where there is room. To report
         // all of them at once would answer every lost acknowledgement with a volley, and the volley's losses with
         // another.
@@ -199,6 +200,7 @@ impl Receiver {
         if ahead == 0 || base.is_before(self.floor) {
             return true;
         }
+        //= rud/spec.md section 5.4, RUD-25
         if ahead > MAX_WINDOW {
             return false;
         }
@@ -231,6 +233,7 @@ impl Receiver {
     #[inline]
     pub(super) fn piggyback(&mut self) -> (u16, u64) {
         match self.next_word() {
+            //= rud/spec.md section 4.3, RUD-11
             Some((offset, index)) => (offset as u16, self.received[index as usize]),
             None => (0, self.received[word(self.floor) as usize]),
         }
@@ -312,6 +315,7 @@ impl Receiver {
     fn advance(&mut self) {
         loop {
             let at = self.floor.0 % 64;
+            //= rud/spec.md section 5.4, RUD-24
             let run = (self.received[word(self.floor) as usize] >> at).trailing_ones();
             if at + run < 64 {
                 self.floor = self.floor.plus(run);

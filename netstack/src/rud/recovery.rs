@@ -154,7 +154,8 @@ impl Recovery {
         self.progress_at = now;
         self.tail_at = now;
         self.probed = false;
-        //= rud/spec.md section 6.3
+        //= rud/spec.md section 6.3, RUD-44
+        //= rud/spec.md section 6.5, RUD-48
         // Only a datagram that was sent once gives a round-trip time (Karn's rule).
         // The timers stay backed off until there is one (its second half): a peer that answers late, because it has
         // no core just now, would otherwise be resent everything each time, and never be measured.
@@ -168,7 +169,7 @@ impl Recovery {
             self.newest_rtt = now.saturating_sub(acked.newest_sent_at);
         }
         if acked.spurious != 0 {
-            //= rud/spec.md section 6.3
+            //= rud/spec.md section 6.3, RUD-43
             // A loss that was none widens the reordering window.
             self.reorder_steps = (self.reorder_steps + 1).min(MAX_REORDER_STEPS);
             self.reorder_calm = 0;
@@ -201,7 +202,7 @@ impl Recovery {
         sender: &mut Sender,
         mut on_lost: impl FnMut(u16),
     ) -> u32 {
-        //= rud/spec.md section 6.3
+        //= rud/spec.md section 6.3, RUD-43
         // The oldest first; where one is not lost yet, no younger one is.
         self.loss_at = NEVER;
         let mut lost = 0;
@@ -221,6 +222,7 @@ impl Recovery {
     /// sent after it is known to have arrived.
     #[inline]
     fn lost_at(&self, sent_at: u64, serial: u32) -> u64 {
+        //= rud/spec.md section 6.3, RUD-42
         if (self.newest_serial.wrapping_sub(serial) as i32) <= 0 {
             return NEVER;
         }
@@ -228,6 +230,7 @@ impl Recovery {
     }
 
     fn reordering(&self) -> u64 {
+        //= rud/spec.md section 6.3, RUD-43
         let quarter = if self.min_rtt == NEVER { 0 } else { self.min_rtt / 4 };
         (quarter * u64::from(self.reorder_steps)).min(self.srtt).max(self.times.min_reordering)
     }
@@ -251,7 +254,7 @@ impl Recovery {
     }
 
     fn probe_timeout(&self) -> u64 {
-        //= rud/spec.md section 6.4
+        //= rud/spec.md section 6.4, RUD-46
         // Two round-trip times, more where they vary, and the peer's acknowledgement delay.
         let times = &self.times;
         let srtt = if self.srtt == 0 { times.initial_rtt } else { self.srtt };
@@ -261,6 +264,7 @@ impl Recovery {
 
     fn rto(&self) -> u64 {
         //= RFC 6298 section 2
+        //= rud/spec.md section 6.5, RUD-47, RUD-48
         // srtt + 4 rttvar, backed off by doubling (section 5.5 there).
         let times = &self.times;
         let rto = if self.srtt == 0 { 3 * times.initial_rtt } else { self.srtt + 4 * self.rttvar };

@@ -78,7 +78,7 @@ const fn epoch(number: u64) -> u64 {
 
 /// The key of one epoch of the direction whose datagrams carry `tag`.
 fn key(prk: &Prk, tag: u64, epoch: u64) -> LessSafeKey {
-    //= rud/spec.md section 10.3
+    //= rud/spec.md section 10.3, RUD-95
     let info = [PURPOSE, &tag.to_be_bytes(), &epoch.to_be_bytes()];
     let okm = prk.expand(&info, &AES_256_GCM).expect("HKDF-SHA256 gives 32 bytes");
     LessSafeKey::new(UnboundKey::from(okm))
@@ -110,7 +110,7 @@ impl Seal {
     /// Puts the sealed datagram of `head`, which is the fixed header as it is emitted and the body, and the payload into `datagram`, which has
     /// [`SEAL_LEN`] bytes more than both.
     pub(super) fn seal(&mut self, head: &[u8], payload: &[u8], datagram: &mut [u8]) {
-        //= rud/spec.md section 10.2
+        //= rud/spec.md section 10.2, RUD-93
         // Used up, whether the datagram goes out or not.
         let number = self.next;
         self.next += 1;
@@ -122,6 +122,7 @@ impl Seal {
         plain[head.len()..].copy_from_slice(payload);
         if let Some((fixed, text)) = plain.split_first_chunk_mut::<HEADER_LEN>() {
             Header::mark_sealed(fixed, number);
+            //= rud/spec.md section 10.1, RUD-92
             let sealed = self.out_key.seal_in_place_separate_tag(nonce(number), Aad::from(&*fixed), text);
             // A text of 64 GiB alone is too long.
             tag.copy_from_slice(sealed.expect("AES-GCM takes a datagram").as_ref());
@@ -131,10 +132,12 @@ impl Seal {
     /// Opens `datagram`, whose number has this lower half: it is [`opened`](Self::opened) then, and counts as accepted.
     pub(super) fn open(&mut self, low: u32, datagram: &[u8]) -> Result<(), Unopened> {
         let number = self.accepted.extend(low);
+        //= rud/spec.md section 10.4, RUD-98
         if !self.accepted.is_new(number) {
             return Err(Unopened::Replayed);
         }
         let (newest, its) = (epoch(self.accepted.highest()), epoch(number));
+        //= rud/spec.md section 10.3, RUD-97
         if its > newest + 1 || its + 1 < newest {
             return Err(Unopened::Broken);
         }
@@ -149,9 +152,10 @@ impl Seal {
             buffer.clear();
             return Err(Unopened::Broken);
         }
+        //= rud/spec.md section 10.4, RUD-99
         self.accepted.accept(number);
         if its > newest {
-            //= rud/spec.md section 10.3
+            //= rud/spec.md section 10.3, RUD-97
             // The one before, its own, and the one after.
             self.in_keys[((its + 1) % 3) as usize] = key(&self.prk, self.in_tag, its + 1);
         }

@@ -91,7 +91,7 @@ impl Acked {
     /// Takes the timing from the acknowledgement of a datagram. True if it is certain that the last transmission arrived.
     #[inline]
     fn take_in(&mut self, context: &AckContext<'_>, sent: &Transmission) -> bool {
-        //= rud/spec.md section 6.3
+        //= rud/spec.md section 6.3, RUD-45
         // An acknowledgement sooner after a resend than a round trip takes may be that of an earlier transmission;
         // sooner than half the smallest round trip, it must be.
         if sent.lost || sent.tries > 1 {
@@ -164,7 +164,7 @@ fn may_be_read(frames: FramesOut, sent: &Transmission) -> bool {
 
 /// Slots that are left for small messages, where large ones may take so many; and the other way round.
 const fn reserved(large: u32) -> u32 {
-    //= rud/spec.md section 6.10
+    //= rud/spec.md section 6.10, RUD-73
     // What is queued already keeps neither kind out.
     large / 16 + 1
 }
@@ -322,6 +322,7 @@ impl Sender {
     ) -> bool {
         let bytes = payload.map_or(0, |extent| extent.len() as u16);
         let len_bytes = usize::from(len) + usize::from(bytes);
+        //= rud/spec.md section 6.9, RUD-70
         let is_small = self.bundles.is_small(len_bytes);
         if is_small
             && let Some(last) = self.slots.last_small()
@@ -376,6 +377,7 @@ impl Sender {
     /// next PSN if that is not too far ahead.
     #[inline]
     pub(super) fn pick(&self) -> Option<Pick> {
+        //= rud/spec.md section 6.1, RUD-32, RUD-35
         if let Some((slot, psn)) = self.slots.first_lost() {
             return Some(Pick { slot, psn, again: true });
         }
@@ -459,7 +461,7 @@ impl Sender {
         acked: &mut Acked,
         on: &mut impl OnSettled,
     ) {
-        //= rud/spec.md section 6.2
+        //= rud/spec.md section 6.2, RUD-38
         // An acknowledgement of datagrams that were never sent is ignored.
         if !self.sequence.covers(cumulative) {
             return;
@@ -525,6 +527,7 @@ impl Sender {
         if let Some(number) = sent.bundle {
             return self.bundle_consumed(context, number, &sent, on);
         }
+        //= rud/spec.md section 6.2, RUD-40
         if !may_be_read(context.frames_out, &sent) {
             on.released(sent.token);
         } else {
@@ -539,7 +542,7 @@ impl Sender {
 
     /// The PSN of the message in slot `at` was settled: it was refused.
     fn refused(&mut self, context: &AckContext<'_>, at: usize, acked: &mut Acked, on: &mut impl OnSettled) {
-        //= rud/spec.md section 6.6
+        //= rud/spec.md section 6.6, RUD-50
         // The PSN is settled; the message waits, and then takes a new one.
         let sent = self.slots.take_off(at);
         if acked.take_in(context, &sent) {
@@ -555,6 +558,7 @@ impl Sender {
         acked.refused_messages += messages;
         self.slots.refuse(at);
         let before = self.messages[at].on_refused();
+        //= rud/spec.md section 6.6, RUD-51
         let backoff = self.refusal_backoff.saturating_mul(1 << before.min(32));
         let due = now.saturating_add(backoff);
         let place = self.retries.partition_point(|other| other.due <= due);

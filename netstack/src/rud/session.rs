@@ -110,7 +110,7 @@ impl<S: Sink> OnSettled for Settled<'_, S> {
 
 /// The first PSN of the direction whose datagrams carry `tag`.
 fn first_psn(tag: u64) -> Psn {
-    //= rud/spec.md section 3.2
+    //= rud/spec.md section 3.2, RUD-4
     // The upper half of the tag.
     Psn((tag >> 32) as u32)
 }
@@ -129,7 +129,7 @@ impl Session {
             paths: Paths::new(params),
             spray: Spray::new(paths, sender::slots(config)),
             asks: Asks::new(paths),
-            //= rud/spec.md section 6.9
+            //= rud/spec.md section 6.9, RUD-69
             // Every path carries a bundle whole.
             sender: Sender::new(
                 first_psn(params.remote_tag),
@@ -215,7 +215,7 @@ impl Session {
     /// Whether as many large messages are queued as leave in a round trip.
     #[inline]
     pub(super) fn is_ahead(&self) -> bool {
-        //= rud/spec.md section 6.11
+        //= rud/spec.md section 6.11, RUD-74
         // What is handed over beyond that would leave no sooner, and what is more urgent would leave later.
         // A session that has failed says so to who sends.
         !self.failed && self.sender.queued_large() >= self.cc.limit().clamp(LEAST_QUEUED, MOST_QUEUED)

@@ -50,7 +50,7 @@ impl Shares {
     /// A datagram went out on `path`: the next one takes a path that is `in_use`.
     #[cold]
     pub(super) fn on_sent(&mut self, path: u16, in_use: impl Fn(usize) -> bool) {
-        //= rud/spec.md section 6.7
+        //= rud/spec.md section 6.7, RUD-53
         // A path in use that is passed gains its share; a datagram costs an even one.
         let count = self.paths.len();
         let mut at = usize::from(path);
@@ -70,7 +70,7 @@ impl Shares {
     /// A datagram on `path`, one of so many, is late; so many datagrams may be on the wire.
     #[cold]
     pub(super) fn on_late(&mut self, path: u16, count: u16, window: u32) {
-        //= rud/spec.md section 6.7
+        //= rud/spec.md section 6.7, RUD-53
         // A late datagram takes a unit of its path's share.
         if self.paths.is_empty() {
             self.paths = vec![Share { share: EVEN, credit: 0 }; count.into()].into_boxed_slice();
@@ -86,7 +86,7 @@ impl Shares {
     /// A datagram on `path` has arrived.
     #[cold]
     pub(super) fn on_delivered(&mut self, path: u16) {
-        //= rud/spec.md section 6.7
+        //= rud/spec.md section 6.7, RUD-53
         // It brings its path up to two units of what was taken; where nothing is left of that, a path that has more gives some back.
         let share = &mut self.paths[usize::from(path)].share;
         if self.pool != 0 {

@@ -158,7 +158,7 @@ impl Spray {
     /// The path of the data in `slot`, which was sent before and takes another path than then: `good`, if that is known to deliver.
     #[cold]
     pub(super) fn pick_again(&self, slot: u16, good: Option<u16>) -> u16 {
-        //= rud/spec.md section 6.7
+        //= rud/spec.md section 6.7, RUD-54
         // A resend takes another path than the transmission that was lost.
         let before = self.taken.get(usize::from(slot)).copied();
         good.filter(|_| good != before).unwrap_or_else(|| self.pick_around(self.next_for_data(), before))
@@ -166,7 +166,7 @@ impl Spray {
 
     #[cold]
     fn pick_with_care(&self, now: u64) -> u16 {
-        //= rud/spec.md section 6.7
+        //= rud/spec.md section 6.7, RUD-57
         // New data tries a path that is out.
         self.first_due(now).unwrap_or_else(|| self.pick_around(self.next_for_data(), None))
     }
@@ -175,7 +175,7 @@ impl Spray {
     /// count as in use.
     #[cold]
     fn pick_around(&self, next: u16, other: Option<u16>) -> u16 {
-        //= rud/spec.md section 6.7
+        //= rud/spec.md section 6.7, RUD-57
         // When the last paths in use fail, one that is left out may be back.
         let in_use = |health: &Health| health.standing == Standing::InUse;
         let hopeless =
@@ -192,6 +192,7 @@ impl Spray {
     /// A datagram went out on `path`.
     #[inline]
     pub(super) fn on_sent(&mut self, path: u16) {
+        //= rud/spec.md section 6.7, RUD-52
         self.next = if path + 1 < self.count { path + 1 } else { 0 };
     }
 
@@ -297,7 +298,7 @@ impl Spray {
 
     /// Whether a path loses far more than the others in use that deliver: false if there are none.
     fn is_worse(&self, path: u16) -> bool {
-        //= rud/spec.md section 6.7
+        //= rud/spec.md section 6.7, RUD-55, RUD-56
         // So many losses in a row as chance does not make of the others' share, while others deliver; or a quarter of its datagrams
         // and four times the others' share. A path that may be dead itself is no measure.
         let Health { delivered, lost, streak, since, .. } = self.health[usize::from(path)];

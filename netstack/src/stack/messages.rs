@@ -98,6 +98,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             return false;
         }
         //= RFC 6936 section 4: RUD has a check of its own, so that its datagrams may lack the checksum in IPv6 too.
+        //= rud/spec.md section 4.5, RUD-16
         let unchecked = !datagram.has_checksum() || checksum == RxChecksum::Verified;
         if !unchecked && !datagram.checksum_ok(source, destination) {
             self.protocols.counters.rx_udp_checksum += 1;
@@ -178,6 +179,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         let Some(frame) = iface.next_header() else {
             return false;
         };
+        //= rud/spec.md section 4.4, RUD-14
         match template.put_udp(frame, (to.src_port, to.dst_port), (header, len), Ecn::Ect0) {
             Some(header_len) => {
                 iface.push_written(header_len, payload);

@@ -14,6 +14,7 @@ use crate::rud::{
 use crate::time::Instant;
 use crate::udp::{BindError, Payload, SocketConfig};
 use crate::wire::ethernet::{EtherType, Mac};
+use crate::wire::ip::Ecn;
 use crate::wire::ipv4::Protocol;
 use crate::wire::{arp, checksum, ethernet, icmpv4, ipv4, udp, vlan};
 
@@ -351,6 +352,7 @@ fn a_link_is_followed_after_it_was_up() {
     assert_eq!(arp::Repr::parse(question).unwrap().target_ip, B);
 }
 
+//= rud/spec.md section 4.4, RUD-14
 #[test]
 fn what_rud_sends_is_well_formed() {
     let mut alone = Alone::new(PortConfig { neighbours: vec![(B, MAC_B.0)], ..config(A) });
@@ -366,6 +368,7 @@ fn what_rud_sends_is_well_formed() {
         let packet = ipv4::Packet::new(frame.payload()).unwrap();
         let repr = ipv4::Repr::parse(&packet).unwrap();
         assert_eq!((repr.source, repr.destination, repr.protocol), (A, B, Protocol::Udp));
+        assert_eq!(Ecn::of(repr.traffic_class), Ecn::Ect0);
         assert_eq!(repr.emit(), frame.payload()[..20], "what the template gives is what the header would be");
         let datagram = udp::Datagram::new(packet.payload()).unwrap();
         assert!(!datagram.has_checksum());

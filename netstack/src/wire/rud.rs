@@ -263,12 +263,14 @@ impl Header {
             marks: u16_at(fixed, 36),
             held: Held(u16_at(fixed, 38)),
         };
+        //= rud/spec.md section 4.1, RUD-8
         if header.body_len as usize > MAX_BODY && !header.is_long_piece()
             || u32::from(header.base_lag) > MAX_WINDOW
             || u32::from(header.sack_word) >= WORDS
         {
             return Err(MalformedDatagram::Range);
         }
+        //= rud/spec.md section 4.1, RUD-7
         if HEADER_LEN + header.body_len as usize + header.payload_len as usize != len {
             return Err(MalformedDatagram::Length);
         }
@@ -321,6 +323,7 @@ impl Header {
 
     /// Marks a header that was emitted as that of a sealed datagram with this number.
     pub fn mark_sealed(fixed: &mut [u8; HEADER_LEN], number: u64) {
+        //= rud/spec.md section 10.1, RUD-91
         fixed[..4].copy_from_slice(&(number as u32).to_be_bytes());
         fixed[4] |= SEALED;
     }
@@ -391,6 +394,7 @@ impl<'a> Bundled<'a> {
         let mut count = 0;
         for (header, _) in messages.by_ref() {
             count += 1;
+            //= rud/spec.md section 4.2, RUD-10
             if count > MAX_BUNDLED || header.len() > MAX_BODY {
                 return false;
             }

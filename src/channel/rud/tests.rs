@@ -1,5 +1,6 @@
 //! The state of a leader's sessions: there is some for those that are used.
 
+use std::collections::HashSet;
 use std::net::Ipv4Addr;
 
 use shouter_netstack::device::Loopback;
@@ -113,6 +114,24 @@ fn hear_each_other(ends: [(u8, bool); 2]) -> bool {
     let heard =
         |nodes: &[Listener]| (0..).zip(nodes).all(|(rank, node)| node.0.has_heard_from(Rank(1 - rank)));
     sim.run_until(&mut nodes, Instant::from_nanos(3_000_000_000), |nodes| heard(nodes))
+}
+
+/// Those of ranks 3 and 258 under a secret of 32 sevens were computed from RUD's specification alone, by Python's `hmac`.
+//= rud/spec.md section 3.1, RUD-1
+//= rud/spec.md section 10, RUD-89
+#[test]
+fn tags_and_secrets_are_of_one_group_and_one_pair_of_ranks() {
+    let [key, other] = [7, 8].map(|byte| Key::from_secret([byte; 32]));
+    assert_eq!(tag(&key, Rank(3), Rank(258)), 0x7d90f785afbd719f);
+    let expected = [0x09c52ae3f018a6d0, 0x6f5d81a1b3a2b9d1, 0xf19d3a84d2c55986, 0x823b5be48023db91];
+    assert_eq!(seal_secret(&key, Rank(258), Rank(3)).as_chunks::<8>().0, expected.map(u64::to_be_bytes));
+    let (mut tags, mut secrets) = (HashSet::new(), HashSet::new());
+    for (key, a, b) in
+        [&key, &other].iter().flat_map(|key| (0..400).map(move |i| (key, Rank(i / 20), Rank(i % 20))))
+    {
+        assert!(tags.insert(tag(key, a, b)), "one for each direction");
+        assert_eq!(secrets.insert(seal_secret(key, a, b)), a.0 <= b.0, "one for both directions");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ fn acks() -> Acks {
     Acks::new(&Config { ack_every: 4, ack_delay: Duration::from_nanos(100), ..Config::default() })
 }
 
+//= rud/spec.md section 5.5, RUD-28
 #[test]
 fn one_is_due_after_so_many_datagrams_or_so_long_after_the_first() {
     let mut acks = acks();
@@ -39,7 +40,7 @@ fn what_is_due_does_not_wait() {
     assert!(acks.is_due());
 }
 
-//= rud/spec.md section 6.1
+//= rud/spec.md section 6.1, RUD-37
 #[test]
 fn one_request_in_a_quarter_of_the_window_is_enough() {
     let mut acks = acks();

@@ -1,6 +1,6 @@
 use super::*;
 
-//= rud/spec.md section 6.7
+//= rud/spec.md section 6.7, RUD-58
 #[test]
 fn a_doubt_makes_probes_of_acknowledgements_and_the_next_tries_every_path() {
     let mut asks = Asks::new(3);
@@ -31,6 +31,7 @@ fn a_doubt_makes_probes_of_acknowledgements_and_the_next_tries_every_path() {
     assert!(!single.wants_ack(0, 0) && !single.is_due(), "there is no choice");
 }
 
+//= rud/spec.md section 6.8, RUD-62
 #[test]
 fn what_later_ones_have_overtaken_is_lost_once() {
     let mut asks = Asks::new(3);

@@ -38,7 +38,7 @@ impl Pace {
     /// since its last poll.
     #[inline]
     pub(in crate::rud) fn on_sent(&mut self, now: u64, gap: u64, interval: u64) {
-        //= rud/spec.md section 7.5
+        //= rud/spec.md section 7.5, RUD-83
         // Two datagrams, and those of the time since the last poll, may leave at once.
         if let Some(since) = self.waits_since.take() {
             self.waited += now.saturating_sub(since);

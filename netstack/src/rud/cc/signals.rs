@@ -37,7 +37,7 @@ impl Signals {
     /// datagram sent at `sent_at`; `NEVER` if that is not certain.
     #[inline]
     pub(in crate::rud) fn read(&mut self, now: u64, late: u64, header: &Header, sent_at: u64) -> Signal {
-        //= rud/spec.md section 7.2
+        //= rud/spec.md section 7.2, RUD-77
         // Acknowledgements overtake each other; an older one says nothing new.
         let marked = header.marks.wrapping_sub(self.marks);
         let marked = if marked < 1 << 15 { marked } else { 0 };

@@ -84,7 +84,7 @@ pub(in crate::rud) struct Swift {
 impl Swift {
     /// In slow start, for datagrams of up to `payload` bytes.
     pub(in crate::rud) fn new(config: &Config, payload: usize) -> Self {
-        //= rud/spec.md section 7.3
+        //= rud/spec.md section 7.3, RUD-78
         // The initial window is a number of bytes, so that a port's buffer takes that of many senders.
         let most = u64::from(config.initial_window);
         let initial =
@@ -161,6 +161,7 @@ impl Swift {
 
     /// The share of the window that is left at the end of a round.
     fn remainder(&mut self) -> u64 {
+        //= rud/spec.md section 7.4, RUD-81
         let Round { acked, marked, lost, delay, .. } = self.round;
         let mut left = ONE;
         let share = u64::from(marked.min(acked)) * ONE / u64::from(acked.max(1));
@@ -246,7 +247,7 @@ impl Swift {
     fn set_pace(&mut self) {
         self.paced_for = (self.window, self.delay / 1024);
         self.aim();
-        //= rud/spec.md section 7.5
+        //= rud/spec.md section 7.5, RUD-83
         // A little faster than the window in a round trip, so that acknowledgements set the pace where they come evenly.
         self.gap = if self.delay == NEVER {
             0
@@ -318,7 +319,7 @@ impl Controller for Swift {
     }
 
     fn on_timeout(&mut self) {
-        //= rud/spec.md section 7.6
+        //= rud/spec.md section 7.6, RUD-84
         // One datagram and slow start; the window before comes back if nothing was lost.
         self.saved = self.saved.max(self.window);
         self.window = self.window.min(ONE);
@@ -329,7 +330,7 @@ impl Controller for Swift {
     }
 
     fn on_idle(&mut self) {
-        //= rud/spec.md section 7.3
+        //= rud/spec.md section 7.3, RUD-80
         // The measurements are too old.
         self.window = self.window.min(self.initial);
         self.slow_start = true;
@@ -354,12 +355,13 @@ impl Swift {
         }
         let congested = sample.marked != 0 || sample.delay != NEVER && sample.delay > self.target;
         if congested && self.slow_start {
-            //= rud/spec.md section 7.3
+            //= rud/spec.md section 7.3, RUD-79
             // The first sign of a queue ends slow start at once.
             self.slow_start = sample.marked == 0 && !self.believes(sample.delay);
             self.end_round(sample.now);
             return;
         }
+        //= rud/spec.md section 7.4, RUD-82
         // A window that is not used must not grow.
         let used = if self.slow_start { 2 * sample.flight } else { sample.flight + sample.flight / 4 };
         if !congested && used >= self.limit() {

@@ -49,6 +49,7 @@ impl Rounds {
     }
 }
 
+//= rud/spec.md section 7.3, RUD-78
 #[test]
 fn the_first_window_is_a_number_of_bytes() {
     let limit = |payload| Swift::new(&Config::default(), payload).limit();
@@ -57,7 +58,7 @@ fn the_first_window_is_a_number_of_bytes() {
     assert_eq!(Swift::new(&few, 8900).limit(), 2);
 }
 
-//= rud/spec.md section 7.3
+//= rud/spec.md section 7.3, RUD-79
 #[test]
 fn slow_start_doubles_until_there_is_a_queue_or_a_mark() {
     for (delay, marked) in [(BASE + 30_000, 0), (BASE, 1)] {
@@ -74,6 +75,7 @@ fn slow_start_doubles_until_there_is_a_queue_or_a_mark() {
     }
 }
 
+//= rud/spec.md section 7.4, RUD-82
 #[test]
 fn a_window_that_is_not_used_does_not_grow() {
     let mut rounds = Rounds::new();
@@ -105,7 +107,7 @@ fn the_target_is_longer_for_small_windows_and_where_the_network_marks() {
     }
 }
 
-//= rud/spec.md section 7.4
+//= rud/spec.md section 7.4, RUD-81
 #[test]
 fn a_queue_is_emptied_once_a_round_and_only_if_all_of_the_round_met_it() {
     let mut rounds = Rounds::open(100);
@@ -166,7 +168,7 @@ fn a_short_path_among_long_ones_keeps_the_window_open() {
     }
 }
 
-//= rud/spec.md section 7.4
+//= rud/spec.md section 7.4, RUD-81
 #[test]
 fn marks_take_half_of_their_smoothed_share() {
     let mut rounds = Rounds::open(100);
@@ -192,7 +194,7 @@ fn marks_take_half_of_their_smoothed_share() {
     assert!((0.94..0.96).contains(&left), "{left}");
 }
 
-//= rud/spec.md section 7.4
+//= rud/spec.md section 7.4, RUD-81
 #[test]
 fn losses_count_where_there_is_a_queue_or_too_many_of_them() {
     let mut rounds = Rounds::open(100);
@@ -240,7 +242,7 @@ fn one_round_that_took_milliseconds_is_a_pause_and_two_are_a_queue() {
     assert!(rounds.swift.limit() >= 40, "{}", rounds.swift.limit());
 }
 
-//= rud/spec.md section 7.6
+//= rud/spec.md section 7.6, RUD-84
 #[test]
 fn a_time_out_that_was_none_is_undone() {
     let mut rounds = Rounds::open(100);
@@ -261,7 +263,7 @@ fn a_time_out_that_was_none_is_undone() {
     assert!(rounds.swift.limit() < 40, "too late");
 }
 
-//= rud/spec.md section 7.3
+//= rud/spec.md section 7.3, RUD-80
 #[test]
 fn a_long_rest_ends_what_was_known() {
     let mut rounds = Rounds::open(100);
@@ -282,7 +284,7 @@ fn an_empty_network_is_filled_faster() {
     assert!((10..25).contains(&count), "{count}");
 }
 
-//= rud/spec.md section 7.5
+//= rud/spec.md section 7.5, RUD-83
 #[test]
 fn datagrams_keep_their_distance_and_make_up_for_a_late_poll() {
     let mut pace = Pace::default();
@@ -341,7 +343,7 @@ fn header(marks: u16, held: Held) -> Header {
     }
 }
 
-//= rud/spec.md section 7.2
+//= rud/spec.md section 7.2, RUD-77
 #[test]
 fn marks_wrap_and_an_acknowledgement_that_was_overtaken_says_nothing() {
     let mut signals = Signals::new();

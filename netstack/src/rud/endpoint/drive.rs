@@ -68,7 +68,7 @@ impl Endpoint {
     /// A datagram with the tag of a session that has not begun, which may begin by it.
     #[cold]
     fn on_first(&mut self, now: u64, index: u16, meta: &DatagramMeta, header: Header, datagram: &[u8]) {
-        //= rud/spec.md section 3.4
+        //= rud/spec.md section 3.4, RUD-6
         // Data alone is a first use, if it is undamaged and has the session's addresses.
         if !header.kind.has_message() {
             return;
@@ -91,6 +91,7 @@ impl Endpoint {
     /// A datagram with the tag of no session.
     #[cold]
     fn on_unknown(&mut self, now: u64, meta: &DatagramMeta) {
+        //= rud/spec.md section 3.1, RUD-3
         self.counters.unknown_session += 1;
         //= rud/spec.md section 9.1
         // Hosts to which no session leads leave nothing behind.
@@ -111,11 +112,11 @@ impl Endpoint {
             return;
         };
         let entry = &mut self.entries[index as usize];
-        //= rud/spec.md section 5.1
+        //= rud/spec.md section 5.1, RUD-17
         // Addresses, then number and seal are checked, before anything takes effect.
         let leads = match (&mut entry.session, &entry.enlisted) {
             (Some(session), _) => session.leads(now, meta),
-            //= rud/spec.md section 3.4
+            //= rud/spec.md section 3.4, RUD-6
             (None, Some(params)) if header.kind.has_message() => {
                 let leads = Paths::new(params).lead(meta);
                 if leads {
@@ -179,6 +180,7 @@ impl Endpoint {
                 Some(session) => {
                     let interval = self.looks.interval;
                     let outcome = match entry.seal.as_deref_mut() {
+                        //= rud/spec.md section 10, RUD-90
                         None if session.is_sealed() => TransmitOutcome::Done,
                         None => session.transmit(now, interval, QUANTUM, emit),
                         Some(seal) => transmit_sealed(session, seal, (now, interval), emit),
@@ -261,7 +263,7 @@ impl Endpoint {
     #[inline]
     pub(crate) fn is_due(&self, now: Instant, more: bool) -> bool {
         let now = now.as_nanos();
-        //= rud/spec.md section 6.3
+        //= rud/spec.md section 6.3, RUD-100
         // Acknowledgements that came during a pause are read before anything counts as lost.
         self.earliest() <= now && !(more && self.looks.reads_a_pause(now))
     }

@@ -21,7 +21,7 @@ impl Looks {
     #[inline]
     pub(super) fn on_look(&mut self, now: u64, more: bool) {
         self.interval = now.saturating_sub(self.last);
-        //= rud/spec.md section 7.1
+        //= rud/spec.md section 7.1, RUD-75
         // Datagrams that a pause has left are read in several looks, for as long as the pause at most. Those that wait
         // for longer wait for a host that is too slow.
         if !more || now.saturating_sub(self.since) > 2 * self.pause {

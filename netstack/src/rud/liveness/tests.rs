@@ -10,6 +10,7 @@ fn liveness() -> Liveness {
     Liveness::new(0, &config)
 }
 
+//= rud/spec.md section 8, RUD-85
 #[test]
 fn heartbeats_follow_what_was_sent_last() {
     let mut liveness = liveness();
@@ -26,6 +27,7 @@ fn heartbeats_follow_what_was_sent_last() {
     assert_eq!(liveness.deadline(), 700, "the peer's silence is next");
 }
 
+//= rud/spec.md section 8, RUD-86
 #[test]
 fn a_silent_peer_is_suspected_before_it_is_dead() {
     let mut liveness = liveness();

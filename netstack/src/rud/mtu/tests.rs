@@ -36,7 +36,7 @@ fn search(mtu: &mut PathMtu, now: &mut u64, carries: u16, paths: u16) -> (Vec<Fi
     panic!("it does not end: {mtu:?}");
 }
 
-//= rud/spec.md section 6.8
+//= rud/spec.md section 6.8, RUD-63, RUD-64
 #[test]
 fn a_limit_that_fails_falls_to_the_base_and_a_search_finds_what_the_path_carries() {
     for carries in [1_200, 1_201, 1_472, 4_000, 8_000, 8_971] {
@@ -64,6 +64,7 @@ fn a_doubt_that_is_none_costs_one_try() {
     assert_eq!((mtu.limit, mtu.deadline()), (8_972, NEVER));
 }
 
+//= rud/spec.md section 6.8, RUD-60
 #[test]
 fn losses_count_while_nothing_as_long_is_delivered() {
     let mut mtu = PathMtu::new(8_972, 0, 10_000 * MS);
@@ -111,6 +112,7 @@ fn a_doubt_ends_when_a_datagram_as_long_as_those_lost_is_delivered() {
 }
 
 /// A peer without a core answers neither probe of a try.
+//= rud/spec.md section 6.8, RUD-61
 #[test]
 fn silence_is_no_failure_and_is_asked_ever_less_often() {
     let (mut mtu, mut now, mut tries) = (PathMtu::new(8_972, 0, 10_000 * MS), 0, 0);
@@ -127,6 +129,7 @@ fn silence_is_no_failure_and_is_asked_ever_less_often() {
     assert_eq!(mtu.limit, 8_972);
 }
 
+//= rud/spec.md section 6.8, RUD-61
 #[test]
 fn a_size_fails_on_every_path_before_it_counts() {
     let (mut mtu, mut now) = (PathMtu::new(1_264, 0, 10_000 * MS), 0);

@@ -24,6 +24,8 @@ fn a_message_is_whole_when_all_of_it_has_come_in_whatever_order_and_sizes() {
     assert!(pieces.are_none() && pieces.held == 0);
 }
 
+//= rud/spec.md section 4.2, RUD-9
+//= rud/spec.md section 6.8, RUD-68
 #[test]
 fn pieces_that_make_no_sense_are_dropped() {
     let mut pieces = Pieces::new(1 << 20);
@@ -42,6 +44,7 @@ fn pieces_that_make_no_sense_are_dropped() {
     assert_eq!(longest(1_022, 64), Piece::Whole(vec![1; 65_535]));
 }
 
+//= rud/spec.md section 6.8, RUD-67
 #[test]
 fn the_youngest_give_way_and_the_oldest_is_always_taken() {
     let payload = payload(640);
@@ -58,6 +61,7 @@ fn the_youngest_give_way_and_the_oldest_is_always_taken() {
     assert_eq!(give(&mut pieces, 1, &long, 0..1_000), Piece::Kept, "longer than all the room");
 }
 
+//= rud/spec.md section 6.8, RUD-67
 #[test]
 fn pieces_of_settled_messages_are_forgotten() {
     let mut pieces = Pieces::new(1_500);

@@ -2,6 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
+//= rud/spec.md section 5.2, RUD-19
 #[test]
 fn in_order_arrivals_leave_nothing_to_report_but_the_floor() {
     let mut receiver = Receiver::new(Psn(u32::MAX - 100));
@@ -15,6 +16,9 @@ fn in_order_arrivals_leave_nothing_to_report_but_the_floor() {
     }
 }
 
+//= rud/spec.md section 5.4, RUD-24
+//= rud/spec.md section 5.3, RUD-22
+//= rud/spec.md section 5.5, RUD-30
 #[test]
 fn a_refusal_holds_the_floor_until_the_sender_knows() {
     let mut receiver = Receiver::new(Psn(60));
@@ -37,6 +41,25 @@ fn a_refusal_holds_the_floor_until_the_sender_knows() {
     assert_eq!(receiver.classify(Psn(61)), Arrival::Duplicate);
 }
 
+//= rud/spec.md section 5.5, RUD-31
+#[test]
+fn a_duplicate_makes_its_own_word_unreported_and_no_other() {
+    let mut receiver = Receiver::new(Psn(0));
+    // The first is missing.
+    (64..640).for_each(|psn| receiver.consumed(Psn(psn)));
+    let mut blocks = [Block::default(); MAX_BLOCKS];
+    while receiver.ack_pending() {
+        receiver.report(&mut blocks);
+    }
+    receiver.duplicate(Psn(200));
+    assert!(receiver.ack_pending());
+    let ((word, sack), count) = receiver.report(&mut blocks);
+    assert_eq!((word, sack, count), (3, u64::MAX, MAX_BLOCKS), "others have what room is left");
+    assert!(!receiver.ack_pending());
+}
+
+//= rud/spec.md section 5.2, RUD-20
+//= rud/spec.md section 5.4, RUD-25
 #[test]
 fn the_window_ends() {
     let mut receiver = Receiver::new(Psn(5));
@@ -52,6 +75,8 @@ fn the_window_ends() {
 proptest! {
     /// Against a plain set: arrivals in any order within the window, with refusals; every report is true, and the
     /// reports together with the floor are complete.
+    //= rud/spec.md section 4.3, RUD-11
+    //= rud/spec.md section 5.5, RUD-29
     #[test]
     fn agrees_with_a_set(
         first in prop_oneof![Just(u32::MAX - 50), any::<u32>()],

@@ -1,4 +1,5 @@
 use super::*;
+use core::time::Duration;
 
 fn recovery() -> Recovery {
     Recovery::new(0, &Config::default())
@@ -25,6 +26,7 @@ fn the_first_sample_sets_srtt_and_rttvar_and_later_ones_smooth() {
     assert_eq!(recovery.min_rtt(), 8_000);
 }
 
+//= rud/spec.md section 6.3, RUD-42, RUD-43
 #[test]
 fn a_datagram_counts_as_lost_only_after_one_sent_later_has_arrived() {
     let mut recovery = recovery();
@@ -39,8 +41,14 @@ fn a_datagram_counts_as_lost_only_after_one_sent_later_has_arrived() {
     // The window narrows again after a while without any.
     recovery.on_acked(300_000, &Acked { count: REORDER_PERSISTS, ..acked(200_000, 8) });
     assert_eq!(recovery.lost_at(0, 4), 125_000);
+    // Its least holds, also where a round trip is shorter.
+    let mut fast = self::recovery();
+    fast.on_acked(4_000, &acked(0, 5));
+    assert_eq!(fast.lost_at(0, 4), 4_000 + fast.times.min_reordering);
 }
 
+//= rud/spec.md section 6.4, RUD-46
+//= rud/spec.md section 6.5, RUD-47
 #[test]
 fn a_probe_comes_first_then_time_outs_that_back_off_until_progress() {
     let mut recovery = recovery();
@@ -65,8 +73,16 @@ fn a_probe_comes_first_then_time_outs_that_back_off_until_progress() {
     assert_eq!(recovery.tail_deadline() - now, times.max_rto);
     recovery.on_acked(now + 1, &acked(0, 1));
     assert_eq!(recovery.on_tail_timer(recovery.tail_deadline()), Some(TailTimer::Probe));
+    // Without a least: before a round-trip time is known, and after.
+    let mut quick = Recovery::new(0, &Config { min_rto: Duration::ZERO, ..Config::default() });
+    assert_eq!(quick.on_tail_timer(2_000_000), Some(TailTimer::Probe));
+    assert_eq!(quick.tail_deadline() - 2_000_000, 3 * times.initial_rtt + times.ack_delay);
+    quick.on_acked(2_100_000, &acked(2_000_000, 1));
+    assert_eq!(quick.on_tail_timer(4_000_000), Some(TailTimer::Probe));
+    assert_eq!(quick.tail_deadline() - 4_000_000, 100_000 + 4 * 50_000 + times.ack_delay);
 }
 
+//= rud/spec.md section 6.5, RUD-48
 #[test]
 fn only_a_measurement_ends_the_back_off() {
     let mut recovery = recovery();

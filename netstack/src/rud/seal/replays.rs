@@ -32,6 +32,7 @@ impl Replays {
     /// The number with this lower half that is nearest to the highest accepted.
     pub(super) fn extend(&self, low: u32) -> u64 {
         //= RFC 4304 section 2.2: the upper half is not sent.
+        //= rud/spec.md section 10.2, RUD-94
         let highest = self.highest();
         let distance = i64::from(low.wrapping_sub(highest as u32) as i32);
         // Below 0 there is none, so it is ahead.

@@ -67,7 +67,7 @@ fn what_one_end_seals_the_other_opens_once_and_nobody_else() {
     assert_eq!(format!("{b:?} {:?}", SealSecret::new([9; 32])), "Seal { next: 0, .. } SealSecret(..)");
 }
 
-//= rud/spec.md section 10.3
+//= rud/spec.md section 10.3, RUD-97
 #[test]
 fn epochs_may_be_reordered_by_one_and_no_more() {
     for begin in [EPOCH, 7 * EPOCH, 256 * EPOCH] {
@@ -89,6 +89,7 @@ fn epochs_may_be_reordered_by_one_and_no_more() {
     }
 }
 
+//= rud/spec.md section 10.4, RUD-99
 #[test]
 fn a_forged_epoch_changes_no_key() {
     let [mut a, mut b] = ends();

@@ -126,7 +126,7 @@ impl Sender {
             Some(number) => self.bundles.all[number as usize].len,
             None => RECORD_LEN + usize::from(self.slots.bytes(at)) + usize::from(message.body_len()),
         };
-        //= rud/spec.md section 6.9
+        //= rud/spec.md section 6.9, RUD-69, RUD-71
         // None joins those that were refused: it would wait with them.
         before + RECORD_LEN + bytes <= self.bundles.most && message.is_new()
     }
@@ -200,12 +200,13 @@ impl Sender {
         let Some(number) = self.slots.bundle(at) else { return };
         let others = MAX_BUNDLED - self.bundles.tokens(number).len();
         let all = u64::MAX.checked_shr(others as u32).unwrap_or(0);
+        //= rud/spec.md section 6.2, RUD-41
         if consumed & refused != 0 || consumed | refused != all || refused == 0 {
             return;
         }
         self.sequence.settle(psn);
         self.sequence.advance();
-        //= rud/spec.md section 6.9
+        //= rud/spec.md section 6.9, RUD-71
         // What was refused makes a new bundle, with a new PSN: the old one is settled.
         let sent = self.slots.take_off(at);
         if acked.take_in(context, &sent) {

@@ -47,7 +47,7 @@ impl Sequence {
     /// How many PSNs may follow before the lowest is settled.
     #[inline]
     pub(super) fn room(&self) -> u32 {
-        //= rud/spec.md section 6.1
+        //= rud/spec.md section 6.1, RUD-33
         // A PSN is never further than the window from the lowest unsettled one.
         MAX_WINDOW.saturating_sub(self.next.since(self.base))
     }
@@ -102,6 +102,7 @@ impl Sequence {
     /// Settles a PSN that is not settled, if it was sent: its slot.
     #[inline]
     pub(super) fn settle(&mut self, psn: Psn) -> Option<usize> {
+        //= rud/spec.md section 6.2, RUD-39
         if psn.since(self.base) >= self.next.since(self.base) {
             return None;
         }
@@ -115,6 +116,7 @@ impl Sequence {
     pub(super) fn advance(&mut self) {
         while self.base != self.next {
             let index = ring_index(self.base);
+            //= rud/spec.md section 5.4, RUD-26
             let run = (self.settled[index / 64] >> (index % 64)).trailing_ones();
             if run == 0 {
                 return;

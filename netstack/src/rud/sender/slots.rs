@@ -192,7 +192,7 @@ impl Slots {
     /// The queued slot that is sent next.
     #[inline]
     pub(super) fn first_queued(&self) -> Option<u16> {
-        //= rud/spec.md section 6.10
+        //= rud/spec.md section 6.10, RUD-72
         // Small messages go first, and yet cannot hold up large ones for ever.
         let small = self.small.len != 0 && (self.queued.len == 0 || self.small_sent < MOST_SMALL);
         let first = if small { self.small.head } else { self.queued.head };

@@ -24,12 +24,13 @@ impl Session {
         datagram: &[u8],
         sink: &mut impl Sink,
     ) -> Accepted {
-        //= rud/spec.md section 5.1
+        //= rud/spec.md section 5.1, RUD-17
         // Addresses, then the CRC are checked, before anything takes effect.
         if !self.paths.lead(meta) {
             self.liveness.on_clue(look.now, Clue::OtherAddress);
             return Accepted::WrongAddress;
         }
+        //= rud/spec.md section 10, RUD-90
         if self.is_sealed() || !self.paths.verify(meta, header, datagram) {
             self.on_damaged(look.now);
             return Accepted::Damaged;
@@ -63,6 +64,7 @@ impl Session {
         sink: &mut impl Sink,
     ) -> Accepted {
         let Look { now, late, .. } = look;
+        //= rud/spec.md section 4.2, RUD-10
         if header.kind == DatagramKind::Bundle && !Bundled::are_whole(&datagram[header.payload_offset()..]) {
             return Accepted::Malformed;
         }
@@ -76,9 +78,10 @@ impl Session {
             return Accepted::Yes;
         }
         if !self.pieces.are_none() {
+            //= rud/spec.md section 6.8, RUD-67
             self.pieces.forget_before(base);
         }
-        //= rud/spec.md section 5.1
+        //= rud/spec.md section 5.1, RUD-18
         // Acknowledgements take effect before the payload is delivered.
         self.on_acknowledgement(look, header, datagram, sink);
         match header.kind {
@@ -91,6 +94,7 @@ impl Session {
                 self.on_stamp(look, *header, datagram, sink);
             }
         }
+        //= rud/spec.md section 5.5, RUD-27
         self.acks.set_due(header.ack_request);
         Accepted::Yes
     }
@@ -98,6 +102,7 @@ impl Session {
     #[inline(always)]
     fn on_data(&mut self, now: u64, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
         match self.receiver.classify(header.psn) {
+            //= rud/spec.md section 5.2, RUD-21
             Arrival::New => {
                 let (front, payload) = datagram.split_at(header.payload_offset());
                 if header.kind == DatagramKind::Data {
@@ -112,6 +117,7 @@ impl Session {
                 }
             }
             Arrival::Duplicate => {
+                //= rud/spec.md section 5.2, RUD-19
                 self.receiver.duplicate(header.psn);
                 self.asks.on_doubt(now, self.acks.arrivals().1);
                 self.acks.set_due(true);
@@ -159,7 +165,7 @@ impl Session {
             self.receiver.consumed(psn);
             return;
         }
-        //= rud/spec.md section 5.3
+        //= rud/spec.md section 5.3, RUD-23
         // Where all are refused, so is the PSN.
         self.acks.set_due(true);
         match consumed {
@@ -174,6 +180,7 @@ impl Session {
         let (front, bytes) = datagram.split_at(header.payload_offset());
         let Some(split) = header.split(datagram) else { return };
         let body = &front[HEADER_LEN..front.len() - SPLIT_LEN];
+        //= rud/spec.md section 6.8, RUD-68
         let piece = match body.len() + usize::from(split.total) > self.max_message {
             true => Piece::Dropped,
             false => self.pieces.take(header.psn, split, bytes),
@@ -182,6 +189,7 @@ impl Session {
             Piece::Whole(payload) => {
                 self.deliver(header.psn, body, &payload, sink);
             }
+            //= rud/spec.md section 6.8, RUD-66
             Piece::Kept => {}
             Piece::Dropped => self.counters.pieces_dropped += 1,
         }
@@ -272,7 +280,7 @@ impl Session {
     /// Datagrams on the wire that were sent before `until` are late: others overtook them by more than chance.
     #[inline]
     fn find_late(&mut self, until: u64) {
-        //= rud/spec.md section 6.7
+        //= rud/spec.md section 6.7, RUD-52
         // Late is what was sent an eighth of the base before a datagram that has arrived.
         let window = self.cc.limit();
         for slot in self.sender.sent_before(until) {

@@ -26,6 +26,7 @@ impl Session {
     /// Whether the window lets a datagram out. A probe may exceed it by one.
     #[inline]
     fn window_open(&self) -> bool {
+        //= rud/spec.md section 6.1, RUD-34
         self.recovery.probe_due()
             || self.sender.flight() < self.cc.limit() && self.sender.flight_bytes() < self.max_bytes
     }
@@ -77,7 +78,7 @@ impl Session {
     /// Whether the next datagram should request an acknowledgement because nothing may follow it.
     #[inline]
     fn closes_window(&self) -> bool {
-        //= rud/spec.md section 6.1
+        //= rud/spec.md section 6.1, RUD-37
         // Nothing may follow the datagram that fills the window, and where datagrams keep a distance, the next one does
         // not follow at once.
         let limit = self.cc.limit();
@@ -90,6 +91,7 @@ impl Session {
     #[inline]
     fn send_data<E: Emit>(&mut self, now: u64, pick: Pick, emit: &mut E) -> bool {
         let Pick { slot, psn, again } = pick;
+        //= rud/spec.md section 6.1, RUD-36
         let ack_request = again || self.sender.message(slot).asks_for_ack() || self.closes_window();
         let base_lag = psn.since(self.sender.base()) as u16;
         let (sack_word, sack) = self.receiver.piggyback();
@@ -115,6 +117,7 @@ impl Session {
             false => self.spray.pick_new(now),
         };
         let sent = match payload {
+            //= rud/spec.md section 6.8, RUD-59
             Some(payload) if header.payload_offset() + payload_len > self.mtu.limit() => {
                 self.send_pieces(pick, path, header, payload, emit)
             }
@@ -159,7 +162,7 @@ impl Session {
         payload: Extent,
         emit: &mut E,
     ) -> bool {
-        //= rud/spec.md section 6.8
+        //= rud/spec.md section 6.8, RUD-65
         // They have the PSN of the message, and the same path: of a transmission it is one that is lost or arrives.
         let body_len = usize::from(header.body_len);
         let room = self.mtu.limit().saturating_sub(HEADER_LEN + body_len + SPLIT_LEN);
@@ -201,6 +204,7 @@ impl Session {
     pub(super) fn on_sent(&mut self, now: u64, path: u16) {
         self.spray.on_sent(path);
         self.liveness.on_sent(now);
+        //= rud/spec.md section 5.5, RUD-29
         if !self.receiver.ack_pending() {
             self.acks.on_reported();
         }

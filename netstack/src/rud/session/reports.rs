@@ -108,6 +108,7 @@ impl Session {
     }
 
     fn report_header(&self, now: u64, kind: DatagramKind) -> Header {
+        //= rud/spec.md section 4.3, RUD-12
         let psn = self.sender.next();
         Header {
             kind,

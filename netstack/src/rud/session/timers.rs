@@ -30,13 +30,13 @@ impl Session {
             match self.recovery.on_tail_timer(now) {
                 None => {}
                 Some(TailTimer::Probe) => {
-                    //= rud/spec.md section 6.4
+                    //= rud/spec.md section 6.4, RUD-46
                     // The most recently sent datagram goes again, outside the window.
                     self.sender.probe();
                     self.counters.probes += 1;
                 }
                 Some(TailTimer::TimeOut) => {
-                    //= rud/spec.md section 6.5
+                    //= rud/spec.md section 6.5, RUD-47
                     // Everything on the wire is lost.
                     self.counters.timeouts += 1;
                     self.cc.on_timeout();
@@ -72,7 +72,7 @@ impl Session {
     /// After a time-out the answer to a probe has come that was sent at `sent_at`.
     #[cold]
     pub(super) fn lose_sent_until(&mut self, sent_at: u64) {
-        //= rud/spec.md section 6.5
+        //= rud/spec.md section 6.5, RUD-49
         // It acknowledges what had arrived before: the rest was lost, and goes again on a path that is known to deliver.
         while self.sender.oldest().is_some_and(|(oldest, _)| oldest <= sent_at) {
             self.sender.lose_oldest();
@@ -84,7 +84,7 @@ impl Session {
     #[cold]
     pub(super) fn on_finding(&mut self, now: u64, finding: Finding, sink: &mut impl Sink) {
         if finding == Finding::Lowered {
-            //= rud/spec.md section 6.8
+            //= rud/spec.md section 6.8, RUD-63
             // What was too long is sent again in pieces, and its loss was no congestion.
             self.lose_all();
             self.recovery.on_path_mended(now);
@@ -98,6 +98,7 @@ impl Session {
     /// Ends a session whose datagrams do not arrive although the peer lives.
     fn stalled(&mut self, now: u64, sink: &mut impl Sink) {
         let stalled = now.saturating_sub(self.recovery.progress_at());
+        //= rud/spec.md section 8, RUD-87
         // Several time-outs, so that our own long pause is not taken for the path's failure.
         if stalled >= self.liveness.dead_after()
             && self.recovery.backoff() >= 4

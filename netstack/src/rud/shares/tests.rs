@@ -34,7 +34,7 @@ fn send(shares: &mut Shares, from: &mut u16, count: u32, slow: &[u16]) -> [u32; 
     taken
 }
 
-//= rud/spec.md section 6.7
+//= rud/spec.md section 6.7, RUD-53
 #[test]
 fn a_late_path_gives_its_share_to_the_others_and_is_still_tried() {
     let (mut shares, mut from) = (Shares::default(), 0);
@@ -47,7 +47,7 @@ fn a_late_path_gives_its_share_to_the_others_and_is_still_tried() {
     }
 }
 
-//= rud/spec.md section 6.7
+//= rud/spec.md section 6.7, RUD-53
 #[test]
 fn shares_become_even_again_when_nothing_is_late() {
     let (mut shares, mut from) = (Shares::default(), 0);

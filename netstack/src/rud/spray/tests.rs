@@ -22,7 +22,7 @@ fn round(spray: &mut Spray, now: u64, dead: &[u16]) -> u32 {
     losses
 }
 
-//= rud/spec.md section 6.7
+//= rud/spec.md section 6.7, RUD-52
 #[test]
 fn paths_take_turns_and_a_datagram_that_was_not_taken_leaves_its_path_the_next() {
     let mut spray = Spray::new(3, 4);
@@ -31,7 +31,7 @@ fn paths_take_turns_and_a_datagram_that_was_not_taken_leaves_its_path_the_next()
     assert_eq!(spray.pick(), 2);
 }
 
-//= rud/spec.md section 6.7
+//= rud/spec.md section 6.7, RUD-54, RUD-55, RUD-57
 #[test]
 fn a_dead_path_is_left_out_and_tried_ever_less_often_until_it_is_back() {
     let mut spray = Spray::new(10, 4);
@@ -95,7 +95,7 @@ fn of_two_paths_the_one_that_delivers_is_kept() {
     }
 }
 
-//= rud/spec.md section 6.7
+//= rud/spec.md section 6.7, RUD-56
 #[test]
 fn all_dead_paths_are_left_out_but_never_the_last_that_delivers() {
     for count in [2u16, 3, 10, 64] {
@@ -110,7 +110,7 @@ fn all_dead_paths_are_left_out_but_never_the_last_that_delivers() {
     }
 }
 
-//= rud/spec.md section 6.7
+//= rud/spec.md section 6.7, RUD-56
 #[test]
 fn none_is_left_out_where_all_lose() {
     for count in [1, 2, 3, 10, 64] {
@@ -129,6 +129,7 @@ fn none_is_left_out_where_all_lose() {
 }
 
 /// A sender whose last path dies has nothing new to send, only resends.
+//= rud/spec.md section 6.7, RUD-57
 #[test]
 fn where_the_last_path_dies_another_that_is_back_is_found() {
     let mut spray = Spray::new(10, 4);
@@ -166,6 +167,7 @@ fn where_the_last_paths_die_one_that_is_back_is_found_although_paths_have_shares
     }
 }
 
+//= rud/spec.md section 6.7, RUD-55
 #[test]
 fn a_path_that_delivers_some_is_left_out_if_the_others_deliver_more() {
     let mut spray = Spray::new(4, 4);

@@ -4,6 +4,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::link::SMALL;
+use super::requirements::dressed;
 use super::*;
 use crate::device::FramesOut;
 use crate::region::Extent;
@@ -27,7 +28,7 @@ fn queue(endpoint: &mut Endpoint, id: SessionId, numbers: impl Iterator<Item = u
     }
 }
 
-//= rud/spec.md section 6.9
+//= rud/spec.md section 6.9, RUD-69, RUD-70
 #[test]
 fn small_messages_of_one_turn_share_datagrams() {
     let [(mut a, a_id), (mut b, _)] = pair();
@@ -86,7 +87,10 @@ impl Sink for Picky {
     }
 }
 
-//= rud/spec.md section 5.3
+//= rud/spec.md section 5.3, RUD-23
+//= rud/spec.md section 5.5, RUD-30
+//= rud/spec.md section 6.2, RUD-40
+//= rud/spec.md section 6.9, RUD-71
 #[test]
 fn each_message_of_a_bundle_has_its_own_verdict() {
     let [(mut a, a_id), (mut b, b_id)] = pair();
@@ -168,33 +172,24 @@ fn assert_exact_at(world: &World, messages: usize) {
     assert!(app.consumed.values().all(|times| *times == 1));
 }
 
-/// A bundle with this payload, and a right CRC.
-fn dressed(bundle: &[u8], payload: &[u8]) -> Vec<u8> {
-    let header = Header { payload_len: payload.len() as u16, ..Header::parse(bundle).unwrap() };
-    let mut bytes = bundle[..HEADER_LEN].to_vec();
-    header.emit(bytes.first_chunk_mut().unwrap());
-    let addresses = crc::addresses(link::IPS[0], link::IPS[1]);
-    let fixed = bytes.first_chunk_mut().unwrap();
-    crc::seal(fixed, &[], addresses, (40_000, link::PORTS[1]), crate::crc::crc32c(payload));
-    bytes.extend_from_slice(payload);
-    bytes
-}
-
+//= rud/spec.md section 4.2, RUD-10
+//= rud/spec.md section 5.1, RUD-17
 #[test]
 fn a_malformed_bundle_has_no_effect() {
     let [(mut a, a_id), (mut b, b_id)] = pair();
     (0..3).for_each(|number| a.send(a_id, &[number], None, MessageToken(number.into())).unwrap());
     let out = transmit(&mut a, 0);
+    let bundle = Header::parse(&out[0].1).unwrap();
     let (mut journal, right) = (Journal::default(), meta(1, 40_000));
     let long_header = [&[65, 0][..], &[0; 65]].concat();
     let malformed: [&[u8]; 5] =
         [&[], &[1, 0, 7, 9], &[0, 0, 1, 5, 8], &[0; 2 * MAX_BUNDLED + 2], &long_header];
     for payload in malformed {
-        b.on_datagram(Instant::ZERO, &right, &dressed(&out[0].1, payload), &mut journal);
+        b.on_datagram(Instant::ZERO, &right, &dressed(bundle, &[], payload), &mut journal);
     }
     assert_eq!((b.endpoint_counters().malformed, journal.0.len()), (5, 0));
     assert_eq!(b.counters(b_id), Counters { crc_dropped: 0, ..b.counters(b_id) });
-    let whole = dressed(&out[0].1, &out[0].1[HEADER_LEN..]);
+    let whole = dressed(bundle, &[], &out[0].1[HEADER_LEN..]);
     b.on_datagram(Instant::ZERO, &right, &whole, &mut journal);
     assert_eq!(journal.0, ["deliver [0] 0", "deliver [1] 0", "deliver [2] 0"]);
 }
@@ -283,7 +278,7 @@ fn a_datagram_is_lent_when_it_is_first_sent_and_kept_when_it_is_sent_again() {
     assert!(lent.len() >= 3 && lent[0] && !lent[1..].contains(&true), "{lent:?}");
 }
 
-//= rud/spec.md section 6.10
+//= rud/spec.md section 6.10, RUD-73
 #[test]
 fn neither_small_messages_nor_large_ones_take_all_the_room() {
     let most = u64::from(Config::default().window_packets);
@@ -302,7 +297,7 @@ fn neither_small_messages_nor_large_ones_take_all_the_room() {
     }
 }
 
-//= rud/spec.md section 6.11
+//= rud/spec.md section 6.11, RUD-74
 #[test]
 fn a_sender_says_when_more_large_messages_would_only_wait() {
     let [(mut a, a_id), _] = pair();
@@ -373,7 +368,7 @@ fn the_memory_of_bundles_is_given_back_when_the_session_is_idle() {
     assert_eq!((a.bundles(a_id), at_b.consumed.len()), (1, 502));
 }
 
-//= rud/spec.md section 6.10
+//= rud/spec.md section 6.10, RUD-72
 #[test]
 fn a_small_message_overtakes_five_megabytes_that_are_queued() {
     let config = Config { window_packets: 4032, window_bytes: 8 << 20, ..Config::default() };
@@ -416,6 +411,7 @@ fn the_last_of_the_large_ones_asks_where_the_small_one_behind_them_goes_first() 
     }
 }
 
+//= rud/spec.md section 6.10, RUD-72
 #[test]
 fn large_messages_get_their_turn_beside_small_ones() {
     let [(mut a, a_id), _] = pair();

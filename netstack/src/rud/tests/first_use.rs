@@ -70,6 +70,7 @@ fn a_peer_that_is_gone_is_found_from_the_first_use_on() {
     assert_eq!(world.ends[0].app.failures.len(), 1);
 }
 
+//= rud/spec.md section 3.4, RUD-6
 #[test]
 fn what_has_carried_no_data_rests_again_and_heartbeats_wake_nobody() {
     let mut world = World::enlisted(1, &quick(), delayed(10_000));
@@ -130,6 +131,7 @@ fn a_closed_one_is_gone_whether_it_had_begun_or_not() {
     }
 }
 
+//= rud/spec.md section 3.4, RUD-6
 #[test]
 fn damaged_and_misdirected_datagrams_are_no_first_use() {
     let [(mut a, a_id), (mut b, b_id)] = [0, 1].map(|end| {

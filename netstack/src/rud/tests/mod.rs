@@ -3,6 +3,7 @@ mod first_use;
 mod goodput;
 mod link;
 mod path_mtu;
+mod requirements;
 mod sealed;
 
 use std::time::Duration;
@@ -43,6 +44,8 @@ fn assert_exact(world: &World, messages: u64, what: &str) {
 }
 
 /// Replay one: `SEED=17 cargo test -p shouter-netstack --lib a_thousand_seeds`.
+//= rud/spec.md section 5.2, RUD-19
+//= rud/spec.md section 6.3, RUD-42
 #[test]
 fn a_thousand_seeds_of_loss_reordering_duplicates_and_bit_flips() {
     let only: Option<u64> = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
@@ -76,6 +79,8 @@ fn a_thousand_seeds_of_loss_reordering_duplicates_and_bit_flips() {
     }
 }
 
+//= rud/spec.md section 5.3, RUD-22
+//= rud/spec.md section 6.6, RUD-50
 #[test]
 fn a_refused_message_is_sent_again_until_it_is_consumed() {
     for seed in 0..50 {
@@ -97,6 +102,7 @@ fn a_refused_message_is_sent_again_until_it_is_consumed() {
     }
 }
 
+//= rud/spec.md section 6.6, RUD-51
 #[test]
 fn a_peer_that_refuses_for_ever_is_not_sent_to_for_ever() {
     let mut world = World::new(1, &Config::default(), delayed(5_000));
@@ -113,6 +119,7 @@ fn a_peer_that_refuses_for_ever_is_not_sent_to_for_ever() {
     assert_eq!(world.ends[1].app.consumed.len(), 100);
 }
 
+//= rud/spec.md section 5.2, RUD-21
 #[test]
 fn messages_overtake_a_lost_one() {
     let mut world = World::new(3, &Config::default(), LinkConfig { loss: 0.1, ..delayed(50_000) });
@@ -125,6 +132,8 @@ fn messages_overtake_a_lost_one() {
     assert!(order.windows(2).filter(|pair| pair[0] < pair[1]).count() > 400);
 }
 
+//= rud/spec.md section 8, RUD-85
+//= rud/spec.md section 6.2, RUD-40
 #[test]
 fn a_dead_peer_is_found_and_an_idle_one_is_not() {
     let config = Config {
@@ -163,6 +172,7 @@ fn a_dead_peer_is_found_and_an_idle_one_is_not() {
     assert_eq!(world.ends[0].app.failures.len(), 1);
 }
 
+//= rud/spec.md section 8, RUD-86
 #[test]
 fn our_own_pause_is_not_taken_for_the_peers_death() {
     let config = Config {
@@ -181,6 +191,7 @@ fn our_own_pause_is_not_taken_for_the_peers_death() {
     assert!(end.app.failures.is_empty());
 }
 
+//= rud/spec.md section 8, RUD-88
 #[test]
 fn the_end_of_a_silent_peer_says_what_came_instead() {
     // A datagram at nine seconds, of a peer that is suspected since 8.75 and dead after ten.
@@ -294,7 +305,7 @@ fn transmit(endpoint: &mut Endpoint, now: u64) -> Vec<(Destination, Vec<u8>)> {
     collect.out
 }
 
-//= rud/spec.md section 5.1
+//= rud/spec.md section 5.1, RUD-18
 #[test]
 fn a_piggybacked_acknowledgement_takes_effect_before_the_delivery() {
     let [(mut a, a_id), (mut b, b_id)] = pair();
@@ -328,6 +339,7 @@ fn an_acknowledgement_that_is_due_leaves_with_data() {
     assert_eq!(out.iter().map(|(_, bytes)| bytes[4]).collect::<Vec<_>>(), [0x40], "data, and nothing else");
 }
 
+//= rud/spec.md section 5.5, RUD-28
 #[test]
 fn acknowledgements_wait_for_company() {
     let config = Config::default();
@@ -355,6 +367,8 @@ fn acknowledgements_wait_for_company() {
     assert!(transmit(&mut b, due.as_nanos()).is_empty(), "nothing left to acknowledge");
 }
 
+//= rud/spec.md section 6.1, RUD-32, RUD-35, RUD-36
+//= rud/spec.md section 6.3, RUD-44
 #[test]
 fn a_header_written_in_place_is_that_of_every_transmission() {
     let [(mut a, a_id), (mut b, _)] = pair();
@@ -370,18 +384,29 @@ fn a_header_written_in_place_is_that_of_every_transmission() {
     }
     let payload = extent_from(vec![7; 5]);
     a.send_with(a_id, |header: &mut [u8; 3]| *header = [1, 2, 3], payload, MessageToken(2)).unwrap();
-    assert_eq!(transmit(&mut a, due.as_nanos() + 30).len(), 1, "and it is lost");
+    let lost = transmit(&mut a, due.as_nanos() + 30);
+    assert_eq!(lost.len(), 1, "and it is lost");
     a.on_timeout(Instant::from_nanos(10 * MS), &mut journal);
+    // It goes before what is new, under the same PSN, and asks for its acknowledgement.
+    a.send(a_id, &[4], None, MessageToken(4)).unwrap();
     let again = transmit(&mut a, 10 * MS).remove(0);
+    assert_eq!((&again.1[16..20], again.1[5] & 0x80), (&lost[0].1[16..20], 0x80));
     b.on_datagram(Instant::from_nanos(11 * MS), &meta(1, again.0.src_port), &again.1, &mut journal);
+    // Nobody knows which of the two the acknowledgement is of, so it measures nothing.
+    let measured = a.counters(a_id).srtt;
+    for (to, bytes) in transmit(&mut b, 11 * MS) {
+        a.on_datagram(Instant::from_nanos(12 * MS), &meta(0, to.src_port), &bytes, &mut journal);
+    }
+    assert_eq!(a.counters(a_id).srtt, measured);
     let first = format!("deliver {:?} 0", [9u8; 64]);
-    assert_eq!(journal.0, [first.as_str(), "released 1", "deliver [1, 2, 3] 5"]);
+    assert_eq!(journal.0, [first.as_str(), "released 1", "deliver [1, 2, 3] 5", "released 2"]);
     assert_eq!(
         a.send_with(SessionId(77), |_: &mut [u8; 1]| {}, None, MessageToken(3)),
         Err(SendError::Closed)
     );
 }
 
+//= rud/spec.md section 6.7, RUD-52
 #[test]
 fn datagrams_take_turns_over_the_paths() {
     let [(mut a, a_id), _] = pair();
@@ -480,6 +505,7 @@ fn ipv6_and_one_path() {
 }
 
 /// A burst that fills the window requests acknowledgements, a message in passing does not.
+//= rud/spec.md section 6.1, RUD-37
 #[test]
 fn a_window_that_closes_asks_for_an_acknowledgement() {
     let [(mut a, a_id), _] = pair();
@@ -512,6 +538,8 @@ fn a_sender_without_room_keeps_what_it_has() {
     assert_eq!((app.consumed.len(), app.corrupt), (40, 0));
 }
 
+//= rud/spec.md section 3.1, RUD-3
+//= rud/spec.md section 5.1, RUD-17
 #[test]
 fn forged_and_misdirected_datagrams_have_no_effect() {
     let [(mut a, a_id), (mut b, b_id)] = pair();
@@ -542,6 +570,7 @@ fn forged_and_misdirected_datagrams_have_no_effect() {
         counters.malformed + counters.unknown_session + counters.crc_dropped + counters.wrong_address,
         (bytes.len() * 8 + 3 + bytes.len()) as u64
     );
+    assert!(transmit(&mut b, 0).is_empty(), "an answer");
     // Of a session that was closed.
     b.close(b_id);
     b.on_datagram(now, &right, &bytes, &mut journal);
@@ -549,6 +578,7 @@ fn forged_and_misdirected_datagrams_have_no_effect() {
     assert!(journal.0.is_empty());
 }
 
+//= rud/spec.md section 3.1, RUD-2
 #[test]
 fn sessions_are_opened_up_to_the_limit_and_ids_do_not_come_back_to_life() {
     let mut endpoint = Endpoint::new(Config { max_sessions: 2, ..Config::default() });
@@ -601,7 +631,7 @@ fn held(bytes: &[u8]) -> (Option<u64>, bool) {
     (held.nanos(), held.is_late())
 }
 
-//= rud/spec.md section 7.1
+//= rud/spec.md section 7.1, RUD-75
 #[test]
 fn a_host_that_did_not_look_says_so() {
     let [(mut a, a_id), (mut b, _)] = pair();
@@ -637,7 +667,7 @@ fn a_host_that_did_not_look_says_so() {
     assert!(!exchange(&mut b, 3_099_000).1);
 }
 
-//= rud/spec.md section 4.3
+//= rud/spec.md section 4.3, RUD-12, RUD-13
 #[test]
 fn a_heartbeat_is_answered_at_once_with_its_stamp() {
     let [(mut a, a_id), (mut b, _)] = pair();
@@ -651,6 +681,8 @@ fn a_heartbeat_is_answered_at_once_with_its_stamp() {
     assert_eq!(held(&answer), (Some(256), false));
     a.on_datagram(Instant::from_nanos(11_000), &meta(0, to.src_port), &answer, &mut journal);
     assert!(transmit(&mut a, 11_000).is_empty() && transmit(&mut b, 11_000).is_empty(), "and that is all");
+    a.send(a_id, &[1], None, MessageToken(1)).unwrap();
+    assert_eq!(transmit(&mut a, 11_000)[0].1[16..20], [0, 0, 0, 1], "none of them has taken a PSN");
 }
 
 /// Only the sessions whose time has come are made ready.

@@ -54,7 +54,7 @@ fn a_path_that_drops_long_datagrams_from_the_beginning_delivers_all_in_pieces() 
     }
 }
 
-//= rud/spec.md section 6.8
+//= rud/spec.md section 6.8, RUD-63
 #[test]
 fn a_path_that_narrows_while_messages_are_under_way_ends_no_session() {
     for seed in 0..10 {
@@ -120,7 +120,7 @@ fn time_of(world: &mut World, messages: core::ops::Range<u64>) -> u64 {
     world.now - start
 }
 
-//= rud/spec.md section 6.8
+//= rud/spec.md section 6.8, RUD-64
 #[test]
 fn an_mtu_that_grows_again_is_found_and_the_throughput_is_as_before() {
     let link = LinkConfig { bits_per_second: 100_000_000_000, ..delayed(10_000) };
@@ -177,6 +177,7 @@ fn pauses_outages_and_losses_narrow_nothing() {
 }
 
 /// Below the base nothing helps: the session fails, and says of what length the datagrams are.
+//= rud/spec.md section 8, RUD-87
 #[test]
 fn a_path_that_carries_less_than_the_base_is_found() {
     let mut world = World::new(1, &quick(), delayed(10_000));
@@ -197,7 +198,7 @@ fn a_path_that_carries_less_than_the_base_is_found() {
 }
 
 /// The first piece of a resend waits in the device when the transmission before it is acknowledged: its memory is not released.
-//= rud/spec.md section 6.8
+//= rud/spec.md section 6.8, RUD-59, RUD-65, RUD-66
 #[test]
 fn memory_of_a_piece_that_waits_is_kept() {
     let mut world = World::with_tags(1, &quick(), delayed(10_000), TAGS);
@@ -220,7 +221,15 @@ fn memory_of_a_piece_that_waits_is_kept() {
     send(a, now, 64);
     a.endpoint.send(a.id, &expected_header(number), extent_of(number), MessageToken(number)).unwrap();
     let pieces = send(a, now, 64);
-    receive(b, 1, now + 10_000, &pieces);
+    // They fit the path, and have one PSN and one path.
+    assert!(pieces.iter().all(|(at, bytes)| {
+        bytes.len() <= SHORT && (at.src_port, &bytes[16..20]) == (pieces[0].0.src_port, &pieces[0].1[16..20])
+    }));
+    receive(b, 1, now + 1_000, &pieces[..1]);
+    let early = send(b, now + 40_000, 64);
+    receive(a, 0, now + 41_000, &early);
+    assert!(!early.is_empty() && !a.endpoint.is_idle(a.id) && !b.app.consumed.contains_key(&number));
+    receive(b, 1, now + 50_000, &pieces[1..]);
     assert_eq!((pieces.len(), b.app.consumed[&number]), (2, 1));
     let acknowledgement = send(b, now + MS, 64);
     let mut resent = vec![];
@@ -237,7 +246,8 @@ fn memory_of_a_piece_that_waits_is_kept() {
 }
 
 /// Bundles go on any path, so what becomes of them says nothing of its MTU.
-//= rud/spec.md section 6.8
+//= rud/spec.md section 6.8, RUD-60
+//= rud/spec.md section 6.5, RUD-47
 #[test]
 fn bundles_that_are_all_lost_put_no_limit_in_doubt() {
     for (bytes, in_doubt) in [(100, false), (1_400, true)] {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::link::sealed_params;
+use super::requirements::vectors;
 use super::*;
 use crate::wire::rud::{DatagramKind, HEADER_LEN, Header, SEAL_LEN};
 
@@ -17,10 +18,6 @@ fn sealed_pair() -> [(Endpoint, SessionId); 2] {
     })
 }
 
-fn bytes_of(hex: &str) -> Vec<u8> {
-    (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..][..2], 16).unwrap()).collect()
-}
-
 /// Datagrams that another implementation has sealed (OpenSSL's, by Python's `cryptography` 48), from the specification alone:
 ///
 /// ```python
@@ -29,41 +26,30 @@ fn bytes_of(hex: &str) -> Vec<u8> {
 /// head + AESGCM(key).encrypt(bytes(4) + pack(">Q", number), b"abc" + b"hello", head)
 /// ```
 ///
-/// The tag is 0x1feedf00d. Numbers of the first epoch, of the second one, and above 2^32.
-const VECTORS: [(u64, &str); 3] = [
-    (
-        0,
-        "000000004803000500000001feedf00d0000000100000001000000000000000000000000000000005976893cdab4ca1d\
-         62778d28074aaa708c2cbe8f3b4bc279",
-    ),
-    (
-        EPOCH + 5,
-        "010000054803000500000001feedf00d000000010000000100000000000000000000000000000000a8d352af8f115c86\
-         67442ea6549fc415d55ff4ae73c456b0",
-    ),
-    (
-        (1 << 32) + 7,
-        "000000074803000500000001feedf00d000000010000000100000000000000000000000000000000a571e904693dd61f\
-         62837714ca763b32fd07f67e068a636d",
-    ),
-];
+/// They are those of the specification, after the one that is not sealed. Numbers of the first epoch, of the second one, and above 2^32.
+const NUMBERS: [u64; 3] = [0, EPOCH + 5, (1 << 32) + 7];
 
-//= rud/spec.md section 10.1
+//= rud/spec.md section 10.1, RUD-91, RUD-92
+//= rud/spec.md section 10.3, RUD-95
 #[test]
 fn it_seals_and_opens_as_another_implementation_does() {
-    for (number, hex) in VECTORS {
+    let vectors = vectors();
+    assert_eq!(vectors.len(), 1 + NUMBERS.len());
+    for (number, sealed) in NUMBERS.into_iter().zip(&vectors[1..]) {
         let [(mut a, a_id), (mut b, b_id)] = sealed_pair();
         a.seal_mut(a_id).count_from(number);
         b.seal_mut(b_id).count_from(number);
         a.send(a_id, b"abc", extent_from(b"hello".to_vec()), MessageToken(1)).unwrap();
         let (to, bytes) = transmit(&mut a, 0).remove(0);
-        assert_eq!(bytes, bytes_of(hex), "number {number}");
+        assert_eq!(&bytes, sealed, "number {number}");
         let mut journal = Journal::default();
-        b.on_datagram(Instant::ZERO, &meta(1, to.src_port), &bytes_of(hex), &mut journal);
+        b.on_datagram(Instant::ZERO, &meta(1, to.src_port), sealed, &mut journal);
         assert_eq!(journal.0, [format!("deliver {:?} 5", b"abc")]);
     }
 }
 
+//= rud/spec.md section 5.1, RUD-17
+//= rud/spec.md section 10.4, RUD-99
 #[test]
 fn no_changed_byte_has_an_effect() {
     for enlisted in [false, true] {
@@ -105,6 +91,7 @@ fn no_changed_byte_has_an_effect() {
     }
 }
 
+//= rud/spec.md section 10, RUD-90
 #[test]
 fn a_session_takes_sealed_datagrams_or_others_and_not_both() {
     let ends = |sealed: bool| {
@@ -130,6 +117,8 @@ fn a_session_takes_sealed_datagrams_or_others_and_not_both() {
     }
 }
 
+//= rud/spec.md section 10, RUD-90
+//= rud/spec.md section 10.2, RUD-93
 #[test]
 fn nothing_of_bodies_and_payloads_is_in_clear_and_no_number_is_used_twice() {
     let mut world = World::sealed(3, &Config::default(), faulty(), EPOCH - 300);
@@ -180,7 +169,7 @@ fn sealed_sessions_are_exact_whatever_is_lost_damaged_or_late_and_whenever_keys_
     }
 }
 
-//= rud/spec.md section 10.4
+//= rud/spec.md section 10.4, RUD-98
 #[test]
 fn what_was_recorded_has_no_effect_of_any_kind_when_it_comes_again() {
     let config =
@@ -229,6 +218,7 @@ fn what_was_recorded_has_no_effect_of_any_kind_when_it_comes_again() {
     assert!(times > 1_000 && replayed >= times - 10, "{replayed} of {times}");
 }
 
+//= rud/spec.md section 10.2, RUD-93
 #[test]
 fn a_session_that_rests_goes_on_with_its_numbers() {
     let mut ends = [0, 1].map(|end| {
@@ -274,6 +264,8 @@ fn a_session_that_rests_goes_on_with_its_numbers() {
     assert_eq!(journal.0, ["deliver [4] 0"]);
 }
 
+//= rud/spec.md section 10.3, RUD-96
+//= rud/spec.md section 6.8, RUD-59
 #[test]
 fn a_datagram_is_no_longer_than_one_without_a_seal() {
     let [(mut a, a_id), (mut b, _)] = sealed_pair();

@@ -399,6 +399,7 @@ fn a_flood_of_fragments_keeps_within_its_budget() {
     assert_eq!(alone.stack.udp().waiting(socket), 1, "and others still get through");
 }
 
+//= rud/spec.md section 4.5, RUD-16
 #[test]
 fn each_drop_of_ipv6_is_counted_under_its_reason() {
     let mut alone = alone_with_neighbour();

@@ -10,6 +10,7 @@ fn pair(budget: usize) -> (Pair, [SessionId; 2]) {
     (pair, ids)
 }
 
+//= rud/spec.md section 6.3, RUD-100
 #[test]
 fn a_pause_with_more_frames_than_a_poll_reads_is_no_loss() {
     let (mut pair, [at_a, at_b]) = pair(2);

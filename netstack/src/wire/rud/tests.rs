@@ -24,6 +24,7 @@ prop_compose! {
 }
 
 proptest! {
+    //= rud/spec.md section 4.1, RUD-7
     #[test]
     fn what_is_emitted_is_parsed_again(header in any_header()) {
         let mut datagram = vec![0; header.payload_offset() + header.payload_len as usize];
@@ -92,6 +93,7 @@ proptest! {
     }
 }
 
+//= rud/spec.md section 4.2, RUD-10
 #[test]
 fn a_bundle_has_whole_messages_and_nothing_else() {
     let messages = |payload: &[u8]| Bundled::new(payload).count();
@@ -129,6 +131,7 @@ const HEADER: Header = Header {
     held: Held::new(0, false),
 };
 
+//= rud/spec.md section 4.1, RUD-8
 #[test]
 fn fields_out_of_range_are_refused() {
     let header = HEADER;
@@ -137,6 +140,12 @@ fn fields_out_of_range_are_refused() {
     assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Range));
     Header { base_lag: MAX_WINDOW as u16 + 1, ..header }.emit(&mut bytes);
     assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Range));
+    Header { body_len: MAX_BODY as u8 + 1, ..header }.emit(&mut bytes);
+    assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Range));
+    let mut half_a_block = [0; HEADER_LEN + BLOCK_LEN / 2];
+    Header { kind: DatagramKind::Ack, body_len: BLOCK_LEN as u8 / 2, ..header }
+        .emit(half_a_block.first_chunk_mut().unwrap());
+    assert_eq!(Header::parse(&half_a_block), Err(MalformedDatagram::Length));
     header.emit(&mut bytes);
     bytes[4] = 0x10;
     assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Version));

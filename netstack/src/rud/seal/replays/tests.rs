@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+//= rud/spec.md section 10.4, RUD-98
 #[test]
 fn each_number_is_new_once_and_old_ones_are_not() {
     let mut replays = Replays::default();
@@ -17,6 +18,7 @@ fn each_number_is_new_once_and_old_ones_are_not() {
     assert!(replays.is_new(oldest) && !replays.is_new(oldest - 1) && !replays.is_new(200));
 }
 
+//= rud/spec.md section 10.2, RUD-94
 #[test]
 fn the_upper_half_is_that_of_the_nearest() {
     let mut replays = Replays::default();

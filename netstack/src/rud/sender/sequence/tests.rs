@@ -9,6 +9,7 @@ fn sent(count: u16) -> Sequence {
     sequence
 }
 
+//= rud/spec.md section 5.4, RUD-26
 #[test]
 fn each_psn_is_settled_once_and_the_base_follows() {
     let mut sequence = sent(200);
@@ -33,7 +34,7 @@ fn each_psn_is_settled_once_and_the_base_follows() {
     assert_eq!((sequence.base(), sequence.next()), (Psn(100), Psn(100)));
 }
 
-//= rud/spec.md section 6.2
+//= rud/spec.md section 6.2, RUD-38, RUD-39
 #[test]
 fn what_was_never_sent_cannot_be_settled() {
     let mut sequence = sent(10);
@@ -43,7 +44,7 @@ fn what_was_never_sent_cannot_be_settled() {
     assert!(!sequence.covers(FIRST.plus(11)) && !sequence.covers(FIRST.minus(1)));
 }
 
-//= rud/spec.md section 6.1
+//= rud/spec.md section 6.1, RUD-33
 #[test]
 fn the_room_ends_at_the_window_and_words_are_used_again() {
     let mut sequence = sent(MAX_WINDOW as u16);
