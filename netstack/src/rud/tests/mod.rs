@@ -1,4 +1,5 @@
 mod bundles;
+mod damage;
 mod first_use;
 mod goodput;
 mod link;
