@@ -22,8 +22,8 @@
  *
  * sendrecv is between two ranks, and timed as osu_latency does: half of there and back, on rank 0, without a barrier between.
  *
- * incast: all other ranks send to rank 0 at once, in turn with one sender alone. The times are those from a barrier's end until rank 0 has
- * a message, of all; goodput_gbits is the rate at which a round's bytes have come, share_of_one that rate as a share of one sender's. The
+ * incast: all other ranks send to rank 0 at once, in turn with one sender alone. The times are those from the start of the first sender, on
+ * the clock that all processes of a host share, until rank 0 has a message, of all; goodput_gbits is the rate at which a round's bytes have come, share_of_one that rate as a share of one sender's. The
  * first and last byte of each message are checked.
  *
  * Blocks of allgather_v and the like differ: rank r's has a share of r + 1.
@@ -402,15 +402,18 @@ static void print_line(const char *who, int hosts, size_t bytes, const double *t
     fflush(stdout);
 }
 
-/* The ranks from `first` to `last` send `bytes` to rank 0 at once; there `took` gets the microseconds until each message has come. Returns the
- * longest of these. */
+/* The ranks from `first` to `last` send `bytes` to rank 0 at once; there `took` gets the microseconds from the start of the first of them until
+ * each message has come. Returns the longest of these. */
 static double converge(unsigned char *data, int bytes, int first, int last, int round, double *took) {
-    double longest = 0.0;
+    double longest = 0.0, start = 1e300, earliest;
     if (rank != 0) {
         data[0] = data[bytes - 1] = (unsigned char)(round * 31 ^ rank);
         MPI_Barrier(MPI_COMM_WORLD);
-        if (rank >= first && rank <= last)
+        if (rank >= first && rank <= last) {
+            start = now();
             MPI_Send(data, bytes, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
+        }
+        MPI_Reduce(&start, NULL, 1, MPI_DOUBLE, MPI_MIN, 0, MPI_COMM_WORLD);
         return 0.0;
     }
     int count = last - first + 1;
@@ -420,12 +423,15 @@ static double converge(unsigned char *data, int bytes, int first, int last, int 
     for (int i = 0; i < count; i++)
         MPI_Irecv(data + (size_t)i * (size_t)bytes, bytes, MPI_BYTE, first + i, 1, MPI_COMM_WORLD, &requests[i]);
     MPI_Barrier(MPI_COMM_WORLD);
-    double start = MPI_Wtime();
     for (int i = 0; i < count; i++) {
         int which;
         MPI_Waitany(count, requests, &which, MPI_STATUS_IGNORE);
-        took[which] = longest = (MPI_Wtime() - start) * 1e6;
+        took[which] = longest = now();
     }
+    MPI_Reduce(&start, &earliest, 1, MPI_DOUBLE, MPI_MIN, 0, MPI_COMM_WORLD);
+    for (int i = 0; i < count; i++)
+        took[i] = (took[i] - earliest) * 1e6;
+    longest = (longest - earliest) * 1e6;
     for (int i = 0; i < count; i++) {
         const unsigned char *came = data + (size_t)i * (size_t)bytes, mark = (unsigned char)(round * 31 ^ (first + i));
         if (came[0] != mark || came[bytes - 1] != mark)

@@ -21,6 +21,7 @@ use std::time::Instant;
 use clap::Args;
 use shouter::{Collective, Group, ReduceOp};
 
+use super::kernel::PeerWorkload;
 use super::peers::{self, Peer};
 use super::report::{Report, Rounds};
 use super::sizes::Sizes;
@@ -92,7 +93,7 @@ pub(crate) struct JobArgs {
     /// 3 beside peers, else 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=101))]
     rounds: Option<u32>,
-    /// Peers to run in the same call: openmpi, mpich, gloo, kernel (allreduce only); a measurement that a peer lacks is said
+    /// Peers to run in the same call: openmpi, mpich, gloo, kernel (allreduce and incast); a measurement that a peer lacks is said
     /// to be unavailable; Gloo is that of the first Python that has PyTorch: python3 of PATH, the environment of
     /// scripts/lib/venv torch 2.15, /usr/bin/python3
     #[arg(long, value_delimiter = ',', value_name = "PEERS")]
@@ -211,7 +212,8 @@ struct Measured<'a> {
     name: &'a str,
     /// The subcommand of our ranks, with its arguments.
     worker: &'a [&'a str],
-    collective: Option<Collective>,
+    /// What the kernel has of it.
+    kernel: Option<PeerWorkload>,
 }
 
 fn measure_collective(
@@ -223,7 +225,8 @@ fn measure_collective(
     let processes = if job.threads { 1 } else { job.ranks };
     let (name, threads) = (workload::name(collective), (job.ranks / processes).to_string());
     let worker = ["collective-worker", "--collective", name, "--one-clock", "--threads", &threads];
-    measure(&Measured { name, worker: &worker, collective: Some(collective) }, job, data, sizes)
+    let kernel = (collective == Collective::AllReduce).then_some(PeerWorkload::Allreduce);
+    measure(&Measured { name, worker: &worker, kernel }, job, data, sizes)
 }
 
 /// The launcher's command line, up to this program's own name.
@@ -291,16 +294,16 @@ fn round(
         gathered.push(line);
     }
     for peer in job.against.iter().filter(|peer| !absent.contains(peer)).copied().collect::<Vec<_>>() {
-        let lines = match peer {
-            Peer::Kernel if what.collective == Some(Collective::AllReduce) => kernel::run(&kernel::Job {
-                kind: kernel::PeerWorkload::Allreduce,
+        let lines = match (peer, what.kernel) {
+            (Peer::Kernel, Some(kind)) => kernel::run(&kernel::Job {
+                kind,
                 ranks: job.ranks,
                 sizes,
                 seconds: job.seconds,
                 duplex: false,
                 mtu: job.mtu.into(),
             })?,
-            peer => peers::run(
+            (peer, _) => peers::run(
                 peer,
                 &peers::Job {
                     bench: what.name,

@@ -2,6 +2,7 @@
 //! over a veth pair between two network namespaces. Sockets are non-blocking and polled, the fastest use of the kernel.
 
 mod connections;
+mod incast;
 mod messages;
 mod namespaces;
 mod wire;
@@ -28,6 +29,7 @@ pub(crate) enum PeerWorkload {
     Pingpong,
     Messages,
     Connections,
+    Incast,
 }
 
 /// The arguments of one peer process; started by the bench itself.
@@ -140,6 +142,7 @@ pub(crate) fn peer(args: &PeerArgs) -> io::Result<()> {
             PeerWorkload::Stream => stream(args, &mut ring, bytes)?,
             PeerWorkload::Messages => messages::measure(args, &mut ring, bytes as usize)?,
             PeerWorkload::Connections => connections::measure(args, &mut ring)?,
+            PeerWorkload::Incast => incast::measure(args, &mut ring, bytes as usize)?,
         };
         if args.rank == 0 {
             line.print()?;

@@ -5,6 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
+use rustix::time::{ClockId, clock_gettime};
 use shouter::{Collective, Config};
 
 use crate::failure::CommandError;
@@ -208,11 +209,12 @@ enum Bench {
     #[command(
         long_about = "Measures messages that all other ranks send to rank 0 at the same time, in turn with such rounds of one sender alone. Gb/s is \
             the rate at which the bytes of a round have come, as a median, and 'of one' that rate as a share of one sender's: 1 where a full link is \
-            shared without loss. The times are those from the end of a barrier until rank 0 has a message whole, of all messages; resent counts the \
-            datagrams that all ranks have sent again (RUD, TCP). The first and last byte of each message are checked. The peers do the same.",
+            shared without loss. The times are those from the start of the first sender until rank 0 has a message whole, of all messages; resent counts \
+            the datagrams that all ranks have sent again (RUD, TCP). The first and last byte of each message are checked. The peers do the same; \
+            of the kernel, each sender has a connection of TCP over loopback to a receiver that polls.",
         after_help = "Examples:\n  \
             shouter bench incast -n 5 --hosts 5 --transport rud\n  \
-            shouter bench incast -n 5 --hosts 5 --transport kernel --bytes 64Ki --against openmpi --json\n  \
+            shouter bench incast -n 5 --hosts 5 --transport kernel --bytes 64Ki --against openmpi,kernel --json\n  \
             shouter bench incast -n 9 --hosts 9 --transport tcp --mtu 1500 --bytes 16Ki,1Mi"
     )]
     Incast(collective::IncastArgs),
@@ -450,6 +452,12 @@ fn pin(config: &Config) {
     {
         eprintln!("rank {} could not be pinned to core {core}", config.rank);
     }
+}
+
+/// The time on the monotonic clock, which all processes of the machine read, in nanoseconds.
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// A value as the command line has it.

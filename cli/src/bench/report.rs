@@ -10,6 +10,7 @@ use super::workload;
 use crate::stdout;
 pub(crate) use rounds::Rounds;
 
+pub(crate) mod incast;
 mod rounds;
 
 /// One measured series: the median over its passes. Fields that do not apply are left out of the JSON.

@@ -6,8 +6,8 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 use shouter::{Collective, CollectiveCall, DType, Group, ReduceOp, TensorId, TensorSpec};
 
-use super::worker::now;
 use super::{JobArgs, check_job, launcher};
+use crate::bench::now;
 use crate::bench::report::{Report, ReportLine, percentiles_us};
 use crate::bench::sizes::Sizes;
 use crate::bench::{patience, ranks_output, word};

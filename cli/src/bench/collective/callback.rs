@@ -13,8 +13,8 @@ use clap::Args;
 use shouter::config::{Builder, ConfigError};
 use shouter::{Collective, CollectiveCall, Config, DType, Group, ReduceOp, Work};
 
-use super::worker::now;
 use super::{JobArgs, check_job, launcher, rounds};
+use crate::bench::now;
 use crate::bench::report::{Report, ReportLine, percentiles_us};
 use crate::bench::sizes::Sizes;
 use crate::bench::{patience, ranks_output};

@@ -1,29 +1,18 @@
 //! `shouter bench incast`: how several ranks that send to one at once share its link.
 
-use std::process::Stdio;
 use std::time::Instant;
 
 use clap::Args;
 use shouter::{Config, Exchange, Group, ReduceOp, Work};
 
-use super::worker::now;
-use super::{JobArgs, check_job, launcher, rounds};
-use crate::bench::peers;
-use crate::bench::pin;
-use crate::bench::report::{Report, ReportLine, Rounds, median, percentiles_us, round4};
+use super::{JobArgs, Measured, USUAL_ROUNDS, check_job, round, rounds};
+use crate::bench::kernel::PeerWorkload;
+use crate::bench::report::incast::{FEWEST, MOST, Times, WARM_UP};
+use crate::bench::report::{Report, ReportLine, Rounds};
 use crate::bench::sizes::Sizes;
-use crate::bench::{patience, ranks_output};
+use crate::bench::{now, pin};
 use crate::failure::CommandError;
 use crate::stdout;
-
-/// Rounds that warm up windows and caches; not measured.
-const WARM_UP: u64 = 5;
-/// Fewest measured rounds of a size.
-const FEWEST: u64 = 11;
-/// Most measured rounds of a size.
-const MOST: u64 = 20_000;
-/// Rounds beside peers, unless the command line says how many.
-const USUAL_ROUNDS: u32 = 3;
 
 /// Arguments of `shouter bench incast`.
 #[derive(Args, Clone, Debug)]
@@ -60,19 +49,10 @@ pub(crate) fn main(args: &IncastArgs) -> Result<(), CommandError> {
     }
     let listed: Vec<String> = sizes.iter().map(ToString::to_string).collect();
     let usual = if job.against.is_empty() { 1 } else { USUAL_ROUNDS };
-    let mut gathered = Rounds::default();
+    let what = Measured { name: "incast", worker: &["incast-worker"], kernel: Some(PeerWorkload::Incast) };
+    let (mut gathered, mut absent) = (Rounds::default(), vec![]);
     for _ in 0..job.rounds.unwrap_or(usual) {
-        let mut command = launcher(job)?;
-        command.args(["bench", "incast-worker", "--bytes", &listed.join(",")]);
-        command.args(["--seconds", &job.seconds.to_string()]).stdin(Stdio::null());
-        ranks_output(&mut command, patience(sizes.len(), job.seconds))?
-            .into_iter()
-            .for_each(|line| gathered.push(line));
-        for peer in &job.against {
-            let JobArgs { ranks, hosts, seconds, .. } = *job;
-            let job = peers::Job { bench: "incast", ranks, hosts, sizes, seconds };
-            peers::run(*peer, &job)?.into_iter().for_each(|line| gathered.push(line));
-        }
+        round(&what, job, &["--bytes", &listed.join(",")], sizes, (&mut gathered, &mut absent))?;
     }
     let lines = gathered.medians();
     if !job.json {
@@ -147,29 +127,14 @@ impl<'a> Incast<'a> {
         }
         let wanted = rounds(self.group, (begun, WARM_UP), seconds / 2.0, FEWEST..=MOST)?;
         let resent = self.resent()?;
-        let (mut each, mut alone, mut together) = (vec![], vec![], vec![]);
-        // Bits in a nanosecond.
-        let rate = |bytes: usize, nanos: u64| bytes as f64 * 8.0 / nanos.max(1) as f64;
+        let mut times = Times::new(self.bytes);
         for round in 0..wanted {
             let one = 1 + (round % u64::from(others)) as u32;
-            let times = self.round(round, one..=one)?;
-            alone.extend(times.iter().max().map(|last| rate(self.bytes, *last)));
-            let times = self.round(round, 1..=others)?;
-            together.extend(times.iter().max().map(|last| rate(self.bytes * others as usize, *last)));
-            each.extend(times);
+            times.one(&self.round(round, one..=one)?);
+            times.all(self.round(round, 1..=others)?);
         }
         let resent = self.resent()? - resent;
-        let (goodput, one) = (median(&mut together), median(&mut alone));
-        let (p50, p99) = percentiles_us(&mut each);
-        Ok(ReportLine {
-            iterations: Some(wanted),
-            goodput_gbits: Some(round4(goodput)),
-            share_of_one: (one > 0.0).then(|| round4(goodput / one)),
-            p50_us: Some(p50),
-            p99_us: Some(p99),
-            resent: Some(resent),
-            ..ReportLine::of("incast", "shouter")
-        })
+        Ok(ReportLine { resent: Some(resent), ..times.line("shouter") })
     }
 
     /// Datagrams that all ranks have sent again.
@@ -179,7 +144,8 @@ impl<'a> Incast<'a> {
         Ok(resent[0])
     }
 
-    /// The ranks `senders` send a message each to rank 0, at once: for each the nanoseconds until rank 0 has it, on rank 0.
+    /// The ranks `senders` send a message each to rank 0, at once: for each the nanoseconds from the start of the first of them until rank 0
+    /// has it, on rank 0. All ranks read one clock.
     #[allow(unsafe_code)]
     fn round(
         &mut self,
@@ -196,9 +162,12 @@ impl<'a> Incast<'a> {
                 *last = mark(group.rank());
             }
             group.barrier()?;
+            let mut start = [u64::MAX];
             if senders.contains(&group.rank()) {
+                start[0] = now();
                 group.send(data, 0, 1)?;
             }
+            group.all_reduce(&mut start, ReduceOp::Min)?;
             return Ok(vec![]);
         }
         let mut works: Vec<Option<Work>> = vec![];
@@ -211,17 +180,19 @@ impl<'a> Incast<'a> {
             }
         }
         outcome = outcome.and_then(|()| group.barrier());
-        let start = now();
         let mut times = vec![0; works.len()];
         while works.iter().any(Option::is_some) {
             for (work, time) in works.iter_mut().zip(&mut times) {
                 let Some(ended) = work.as_ref().and_then(Work::test) else { continue };
-                *time = now() - start;
+                *time = now();
                 *work = None;
                 outcome = outcome.and(ended);
             }
         }
         outcome?;
+        let mut start = [u64::MAX];
+        group.all_reduce(&mut start, ReduceOp::Min)?;
+        times.iter_mut().for_each(|time| *time = time.saturating_sub(start[0]));
         for (rank, came) in senders.zip(data.chunks_exact(*bytes)) {
             if [came.first(), came.last()] != [Some(&mark(rank)); 2] {
                 return Err(CommandError::Failed(format!(

@@ -47,7 +47,7 @@ pub(crate) fn main(args: &GroupArgs) -> Result<(), CommandError> {
             "groups are made by two processes; leave out -n and --threads".into(),
         ));
     }
-    let what = Measured { name: how, worker: &["group-worker", "--how", how], collective: None };
+    let what = Measured { name: how, worker: &["group-worker", "--how", how], kernel: None };
     measure(&what, job, &[], &[])
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn main(args: &SendReceiveArgs) -> Result<(), CommandError> {
         )));
     }
     let listed: Vec<String> = sizes.iter().map(ToString::to_string).collect();
-    let what = Measured { name: "sendrecv", worker: &["sendrecv-worker"], collective: None };
+    let what = Measured { name: "sendrecv", worker: &["sendrecv-worker"], kernel: None };
     measure(&what, job, &["--bytes", &listed.join(","), "--memory", memory], sizes)
 }
 

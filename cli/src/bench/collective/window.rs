@@ -72,7 +72,7 @@ pub(crate) fn main(args: &WindowArgs) -> Result<(), CommandError> {
     let mut data = vec!["--bytes", &listed, "--memory", &memory];
     data.extend(busy.then_some("--busy"));
     let worker = ["window-worker", "--action", action];
-    let what = Measured { name: action, worker: &worker, collective: None };
+    let what = Measured { name: action, worker: &worker, kernel: None };
     measure(&what, job, &data, sizes)
 }
 

@@ -3,17 +3,16 @@
 use std::time::Instant;
 
 use clap::Args;
-use rustix::time::{ClockId, clock_gettime};
 use shouter::config::{Builder, ConfigError};
 use shouter::{Collective, Config, Group, ReduceOp};
 
 use super::numbers::{DTYPES, Inputs, Number, measure_as, whole};
 use super::placement::{BUFFER_PLACEMENTS, Buffers};
 use super::rounds;
-use crate::bench::pin;
 use crate::bench::report::ReportLine;
 use crate::bench::sizes::Sizes;
 use crate::bench::workload::{self, Origin, Part};
+use crate::bench::{now, pin};
 use crate::failure::CommandError;
 
 /// Iterations that warm up caches, windows and plans; not measured.
@@ -114,12 +113,6 @@ struct Figures {
     entered: Vec<u64>,
     /// The time at which it left the barrier.
     left: Vec<u64>,
-}
-
-/// The time on the monotonic clock, which all processes of the machine read, in nanoseconds.
-pub(super) fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 impl<T: Number> Run<'_, T> {

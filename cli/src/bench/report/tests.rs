@@ -32,6 +32,27 @@ fn rounds_become_medians_with_the_least_and_the_greatest() {
 }
 
 #[test]
+fn the_rate_of_an_incast_is_that_of_its_last_message() {
+    let mut times = incast::Times::new(1000);
+    for _ in 0..3 {
+        times.one(&[4_000]);
+        times.all(vec![5_000, 16_000]);
+    }
+    let line = times.line("kernel");
+    // 16,000 bits in 16 us, and 8,000 in 4 us.
+    assert_eq!((line.goodput_gbits, line.share_of_one, line.iterations), (Some(1.0), Some(0.5), Some(3)));
+    assert_eq!((line.p50_us, line.p99_us), (Some(16.0), Some(16.0)));
+    // Ranks that receive nothing have no figures.
+    let mut none = incast::Times::new(1000);
+    none.one(&[]);
+    none.all(vec![]);
+    assert_eq!(
+        (none.line("kernel").share_of_one, incast::Times::new(8).line("kernel").p50_us),
+        (None, Some(0.0))
+    );
+}
+
+#[test]
 fn percentiles_come_from_the_sorted_latencies() {
     let mut nanos: Vec<u64> = (1..=100).rev().map(|n| n * 1000).collect();
     assert_eq!(percentiles_us(&mut nanos), (51.0, 99.0));
