@@ -209,9 +209,10 @@ enum Bench {
     #[command(
         long_about = "Measures messages that all other ranks send to rank 0 at the same time, in turn with such rounds of one sender alone. Gb/s is \
             the rate at which the bytes of a round have come, as a median, and 'of one' that rate as a share of one sender's: 1 where a full link is \
-            shared without loss. The times are those from the start of the first sender until rank 0 has a message whole, of all messages; resent counts \
-            the datagrams that all ranks have sent again (RUD, TCP). The first and last byte of each message are checked. The peers do the same; \
-            of the kernel, each sender has a connection of TCP over loopback to a receiver that polls.",
+            shared without loss. The times are those from the start of the first sender until rank 0 has a message whole, of all messages; with \
+            more ranks than cores, that includes the time for which the other senders wait for a core. resent counts the datagrams that all ranks \
+            have sent again (RUD, TCP). The first and last byte of each message are checked. The peers do the same; of the kernel, each sender has \
+            a connection of TCP over loopback to a receiver that polls.",
         after_help = "Examples:\n  \
             shouter bench incast -n 5 --hosts 5 --transport rud\n  \
             shouter bench incast -n 5 --hosts 5 --transport kernel --bytes 64Ki --against openmpi,kernel --json\n  \
