@@ -88,6 +88,7 @@ struct Flow {
 
 /// The upper layer of one host. Sessions are numbered as in [`ENDS`]; direction `2 s + e` is that from end `e` of session `s`.
 struct Checks<'a> {
+    seed: u64,
     host: usize,
     flows: &'a mut [Flow],
     /// The id of each session at both ends.
@@ -108,23 +109,36 @@ impl Checks<'_> {
 
 impl Sink for Checks<'_> {
     fn deliver(&mut self, id: SessionId, header: &[u8], payload: &[u8]) -> Disposition {
-        let flow = &mut self.flows[self.direction(id) ^ 1];
+        let (seed, direction) = (self.seed, self.direction(id) ^ 1);
+        let flow = &mut self.flows[direction];
         let number = header.last_chunk().map_or(u64::MAX, |number| u64::from_be_bytes(*number));
-        assert!(number < flow.sent && header == header_of(flow.name, number), "a wrong header: {header:?}");
+        assert!(number < flow.sent && header == header_of(flow.name, number), "seed {seed}: {header:?}");
         let (at, len) = payload_of(flow.name, number);
-        assert!(payload == &PATTERN[at..at + len], "message {number} of {:#x} is wrong", flow.name);
-        assert!(flow.delivered.insert(number), "message {number} of {:#x} comes again", flow.name);
+        assert!(
+            payload == &PATTERN[at..at + len],
+            "seed {seed}: message {number} of {:#x} is wrong",
+            flow.name
+        );
+        assert!(
+            flow.delivered.insert(number),
+            "seed {seed}: message {number} of {:#x} comes again",
+            flow.name
+        );
         Disposition::Consumed
     }
 
     fn released(&mut self, id: SessionId, token: MessageToken) {
-        let flow = &mut self.flows[self.direction(id)];
-        assert!(flow.delivered.has(token.0), "message {} is released and was not delivered", token.0);
-        assert!(flow.released.insert(token.0), "message {} is released twice", token.0);
+        let (seed, number, direction) = (self.seed, token.0, self.direction(id));
+        let flow = &mut self.flows[direction];
+        assert!(
+            flow.delivered.has(number),
+            "seed {seed}: message {number} is released and was not delivered"
+        );
+        assert!(flow.released.insert(number), "seed {seed}: message {number} is released twice");
     }
 
     fn failed(&mut self, _: SessionId, why: Failure) {
-        panic!("{why}");
+        panic!("seed {}: {why}", self.seed);
     }
 }
 
@@ -157,6 +171,7 @@ fn address(host: usize) -> core::net::IpAddr {
 }
 
 struct Damaging {
+    seed: u64,
     now: u64,
     wire: Wire,
     endpoints: [Endpoint; HOSTS],
@@ -176,6 +191,7 @@ impl Damaging {
             (ends[direction % 2], ends[1 - direction % 2], direction / 2 % 2 == 1)
         });
         let mut this = Self {
+            seed,
             now: 0,
             wire: Wire::new(seed, lanes),
             endpoints: core::array::from_fn(|_| Endpoint::new(Config::default())),
@@ -228,7 +244,8 @@ impl Damaging {
 
     /// Takes in what has arrived, lets all hosts send, and goes on to the next event.
     fn step(&mut self) {
-        let Self { now, wire, endpoints, flows, ids, .. } = self;
+        let Self { seed, now, wire, endpoints, flows, ids, .. } = self;
+        let seed = *seed;
         let at = Instant::from_nanos(*now);
         for lane in 0..wire.lanes.len() {
             while let Some(arrival) = wire.receive(*now, lane) {
@@ -241,7 +258,7 @@ impl Damaging {
                     congestion_experienced: false,
                 };
                 let bytes = &arrival.datagram.bytes;
-                endpoints[host].on_datagram(at, &meta, bytes, &mut Checks { host, flows, ids });
+                endpoints[host].on_datagram(at, &meta, bytes, &mut Checks { seed, host, flows, ids });
                 wire.recycle(lane, arrival);
             }
         }
@@ -259,7 +276,7 @@ impl Damaging {
         }
         let mut next = u64::MAX;
         for (host, endpoint) in (0..).zip(endpoints.iter_mut()) {
-            endpoint.on_timeout(at, &mut Checks { host, flows, ids });
+            endpoint.on_timeout(at, &mut Checks { seed, host, flows, ids });
             endpoint.transmit(at, &mut Line { now: *now, room: 64, wire });
             let due = endpoint.next_deadline().map_or(u64::MAX, Instant::as_nanos);
             next = next.min(if endpoint.wants_transmit() { 0 } else { due });
@@ -289,7 +306,7 @@ impl Damaging {
             }
             for flow in &mut self.flows[2 * pair..2 * pair + 4] {
                 let counts = (flow.delivered.count, flow.released.count);
-                assert_eq!(counts, (flow.sent, flow.sent), "of {:#x}", flow.name);
+                assert_eq!(counts, (flow.sent, flow.sent), "seed {}: {:#x}", self.seed, flow.name);
                 self.delivered += flow.sent;
                 *flow = Flow::default();
             }
