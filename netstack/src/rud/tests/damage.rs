@@ -310,7 +310,7 @@ impl Damaging {
                 self.delivered += flow.sent;
                 *flow = Flow::default();
             }
-            for session in pair..pair + 2 {
+            for session in [pair, pair + 1] {
                 if !self.ending {
                     (0..2).for_each(|end| self.endpoints[ENDS[session][end]].close(self.ids[session][end]));
                     self.open(session);

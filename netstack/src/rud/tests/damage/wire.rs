@@ -120,7 +120,8 @@ impl Lane {
         let Self { first, later, .. } = self;
         if first.len() < KEPT {
             first.push(datagram.clone());
-        } else if self.arrived % KEEP_EVERY != 0 {
+        } else if !self.arrived.is_multiple_of(KEEP_EVERY) {
+            // One of those before it stands for it.
         } else if later.len() < KEPT {
             later.push(datagram.clone());
         } else {
