@@ -2,10 +2,12 @@
 //!
 //! Every test prints what it has measured: `cargo test -p shouter-netstack --test congestion -- --nocapture`.
 
+mod flow;
 mod world;
 
 use core::time::Duration;
 
+use shouter_netstack::cc::Algorithm;
 use shouter_netstack::rud::Counters;
 use shouter_netstack::sim::{LinkConfig, Packet as _};
 use world::{OPENED, Scenario, World};
@@ -277,5 +279,54 @@ fn buffers_that_are_too_small_for_long_datagrams_narrow_no_path() {
         println!("incast of {senders} at MTU 9000 into {queue_bytes} bytes: {lost} lost, {pieces} pieces");
         assert!(lost > 100, "{senders}: the buffer was to overflow, {lost} lost");
         assert_eq!(pieces, 0, "{senders}");
+    }
+}
+
+/// Sessions beside one TCP connection with CUBIC, over rounds as long as with a full buffer: the share of the line that the sessions have
+/// together, that of the connection, and the queue that is exceeded for 1% of the time after the connection has ended, in bandwidth-delay products.
+fn beside_cubic(scenario: Scenario, rounds: u32) -> (f64, f64, f64) {
+    let senders = scenario.senders;
+    let bdp = scenario.bdp();
+    let rate = scenario.port.bits_per_second as f64;
+    let round = scenario.rtt.mul_f64(1.0 + scenario.port.queue_bytes as f64 / bdp);
+    let mut world = World::new(scenario);
+    world.send_each(u64::MAX / 2);
+    world.send_beside(Algorithm::Cubic);
+    let read = |world: &World| {
+        let all: u64 = (0..senders).map(|sender| world.arrived(sender)).sum();
+        (all, world.beside.as_ref().map_or(0, |flow| flow.read))
+    };
+    world.run(rounds / 3 * round, |_| false);
+    let (before, at) = (read(&world), world.now);
+    world.run(rounds * round, |_| false);
+    let after = read(&world);
+    let share = |bytes: u64| bytes as f64 * 8.0 / (world.now - at).as_secs_f64() / rate;
+    let shares = (share(after.0 - before.0), share(after.1 - before.1));
+    world.beside = None;
+    world.run(rounds * round, |_| false);
+    world.queue.clear();
+    world.run(rounds / 3 * round, |_| false);
+    (shares.0, shares.1, world.queue_exceeded_for(0.01) as f64 / bdp)
+}
+
+/// Alone, a session keeps its delay, which is the least beside a sender that fills the buffer.
+#[test]
+fn a_sender_that_fills_the_buffer_leaves_some_of_the_link() {
+    for (senders, rtt, rate, buffer) in [
+        (1, 10, 100_000_000_000, 1_000_000),
+        (1, 50, 10_000_000_000, 500_000),
+        (4, 50, 10_000_000_000, 250_000),
+    ] {
+        let mut scenario = Scenario::incast(senders);
+        scenario.rtt = Duration::from_micros(rtt);
+        scenario.port.bits_per_second = rate;
+        scenario.port.queue_bytes = buffer;
+        let (rud, cubic, queue) = beside_cubic(scenario, 1000);
+        println!(
+            "{senders} beside CUBIC, {rtt} us, {} Gb/s, buffer of {buffer}: {rud:.3}, CUBIC {cubic:.3}; then a queue of {queue:.2}",
+            rate / 1_000_000_000
+        );
+        assert!((0.33..2.0).contains(&(rud / cubic)) && rud + cubic > 0.9, "{rud} {cubic}");
+        assert!(queue < 2.0, "{queue}");
     }
 }

@@ -10,14 +10,17 @@
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 
+use shouter_netstack::cc::Algorithm;
 use shouter_netstack::region::{Extent, Region};
 use shouter_netstack::rud::{
     Config, Counters, DatagramMeta, Destination, Disposition, Emit, Endpoint, Failure, MessageToken,
     SessionId, SessionParams, Sink, datagram_room, payload_room,
 };
+use shouter_netstack::sim::tcp::Segment;
 use shouter_netstack::sim::{Link, LinkConfig, Packet};
 use shouter_netstack::time::Instant;
 
+use super::flow::Flow;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -63,13 +66,18 @@ pub(crate) struct Carried {
     src_port: u16,
     bytes: Vec<u8>,
     marked: bool,
+    /// A segment of the TCP connection beside RUD, in place of all that.
+    segment: Option<Segment>,
 }
 
 impl Packet for Carried {
     fn line_len(&self) -> u64 {
-        (self.bytes.len() + OVERHEAD) as u64
+        self.segment.as_ref().map_or((self.bytes.len() + OVERHEAD) as u64, Packet::line_len)
     }
     fn mark(&mut self) -> bool {
+        if let Some(segment) = &mut self.segment {
+            return segment.mark();
+        }
         self.marked = true;
         true
     }
@@ -131,7 +139,8 @@ impl Emit for Line<'_> {
         let mut bytes = header.to_vec();
         bytes.extend_from_slice(payload.as_ref().map_or(&[], |extent| extent.as_bytes()));
         let host = self.host.unwrap_or_else(|| host_of(to.remote_ip));
-        self.link.send(self.now, Carried { host, src_port: to.src_port, bytes, marked: false });
+        self.link
+            .send(self.now, Carried { host, src_port: to.src_port, bytes, marked: false, segment: None });
         true
     }
 }
@@ -168,6 +177,8 @@ pub(crate) struct World {
     payload: u32,
     /// How often, per second, each host pauses, and for how long.
     pub(crate) pauses: (f64, Duration),
+    /// A TCP connection to the same host.
+    pub(crate) beside: Option<Flow>,
 }
 
 impl World {
@@ -223,12 +234,24 @@ impl World {
             carried: 0,
             payload: payload as u32,
             pauses: (0.0, Duration::ZERO),
+            beside: None,
             scenario,
         };
         world.run(OPENED - Instant::ZERO, |_| false);
         (world.now, world.carried) = (OPENED, 0);
         world.queue.clear();
         world
+    }
+
+    /// Lets a TCP connection send all that it may, from a line like those of the other senders.
+    pub(crate) fn send_beside(&mut self, algorithm: Algorithm) {
+        let rate = self.scenario.port.bits_per_second;
+        let line = LinkConfig { bits_per_second: rate, queue_frames: usize::MAX, ..LinkConfig::default() };
+        let (line, back) = (
+            LinkConfig { delay: Duration::ZERO, ..line },
+            LinkConfig { delay: self.scenario.rtt / 2, ..line },
+        );
+        self.beside = Some(Flow::new(self.now, algorithm, self.scenario.mtu, line, back));
     }
 
     /// Gives every sender so many messages of a full datagram.
@@ -256,6 +279,13 @@ impl World {
                 entering.extend(line.receive(at).map(|datagram| (at, datagram)));
             }
         }
+        if let Some(flow) = &mut self.beside {
+            while let Some(at) = flow.line.next_arrival().filter(|at| *at <= self.now) {
+                let segment = flow.line.receive(at);
+                let bytes = Vec::new();
+                entering.push((at, Carried { host: 0, src_port: 0, bytes, marked: false, segment }));
+            }
+        }
         entering.sort_by_key(|(at, _)| *at);
         for (at, datagram) in entering {
             self.port.send(at, datagram);
@@ -265,6 +295,10 @@ impl World {
         }
         while let Some(datagram) = self.port.receive(self.now) {
             self.carried += datagram.line_len();
+            if let Some((segment, flow)) = datagram.segment.as_ref().zip(self.beside.as_mut()) {
+                flow.on_arrival(self.now, segment);
+                continue;
+            }
             self.inboxes[self.scenario.senders].push(datagram);
         }
     }
@@ -343,6 +377,10 @@ impl World {
             if pauses > 0.0 && self.rng.random::<f64>() < pauses * POLL_INTERVAL.as_secs_f64() {
                 host.paused_until = self.now + pause;
             }
+        }
+        if let Some(flow) = &mut self.beside {
+            flow.poll(self.now);
+            flow.next().map(&mut note);
         }
         let links = self.lines.iter().chain([&self.port, &self.back]);
         links.filter_map(Link::next_arrival).for_each(&mut note);

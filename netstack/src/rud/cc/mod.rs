@@ -4,6 +4,7 @@
 //! a distance between datagrams, which [`Pace`] keeps. It sends nothing and detects no loss.
 
 mod pace;
+mod rival;
 mod signals;
 mod swift;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A window by delay in the manner of Swift (Kumar et al., SIGCOMM 2020), by marks in the manner of DCTCP (RFC 8257), and by losses
 //! only where there is a queue, or more of them than a link loses by chance.
 
+use super::rival::{Rival, RoundEnd};
 use super::{AckSample, Controller, NEVER};
 use crate::rud::api::Config;
 use crate::rud::nanos;
@@ -72,6 +73,7 @@ pub(in crate::rud) struct Swift {
     above: bool,
     /// Rounds without a queue.
     calm: u32,
+    rival: Rival,
     /// The window before a time-out that may have been none; zero if there is none.
     saved: u64,
     /// The delay of the last round that had one.
@@ -107,6 +109,7 @@ impl Swift {
             target: NEVER,
             above: false,
             calm: 0,
+            rival: Rival::default(),
             saved: 0,
             delay: NEVER,
             gap: 0,
@@ -149,6 +152,10 @@ impl Swift {
         let acked = u64::from(acked);
         self.window += if self.slow_start {
             acked * ONE
+        } else if self.rival.is_there() {
+            //= rud/spec.md section 7.7
+            // As RFC 5681 has it: by one datagram a round.
+            if self.rival.lets_grow() { acked * ONE * ONE / self.window.max(ONE) } else { 0 }
         } else if self.calm >= CALM {
             acked * ONE / 8
         } else {
@@ -176,7 +183,19 @@ impl Swift {
         if delay != NEVER && self.base != NEVER && !self.round.is_partial(self.target, self.samples) {
             let above = delay > self.target;
             let believed = self.believes(delay);
-            if believed && delay > self.drained && (above || lost != 0) {
+            let round = RoundEnd {
+                window: self.window,
+                alone: self.window * self.drained / delay.max(1),
+                above: above && believed,
+                drained: delay <= self.drained,
+                lost: lost != 0,
+            };
+            if let Some(window) = self.rival.on_round(&round) {
+                self.window = window.clamp(LEAST, self.max);
+            }
+            if self.rival.is_there() {
+                self.slow_start &= lost == 0;
+            } else if believed && delay > self.drained && (above || lost != 0) {
                 let cut = (ONE - self.drained * ONE / delay).clamp(ONE / 8, ONE / 2);
                 // Many senders of a datagram at a time see a queue one after the other, and leave some of it to the others.
                 left = left.min(ONE - cut * (self.window / 2).clamp(ONE / 4, ONE) / ONE);
@@ -212,7 +231,7 @@ impl Swift {
     fn end_round(&mut self, now: u64) {
         let Round { marked, lost, delay, .. } = self.round;
         let quiet = marked == 0 && lost == 0 && self.judged.1 == 0 && delay <= self.target;
-        if quiet && self.alpha == self.rested_alpha() {
+        if quiet && self.alpha == self.rested_alpha() && !self.rival.is_suspected() {
             // Nothing shrinks the window: the usual round, in short.
             if self.judged.0 >= JUDGED {
                 self.judged = (0, 0);
@@ -323,6 +342,7 @@ impl Controller for Swift {
         // One datagram and slow start; the window before comes back if nothing was lost.
         self.saved = self.saved.max(self.window);
         self.window = self.window.min(ONE);
+        self.rival.on_timeout();
         self.slow_start = true;
         self.gap = 0;
         self.paced_for.0 = 0;
@@ -333,6 +353,7 @@ impl Controller for Swift {
         //= rud/spec.md section 7.3, RUD-80
         // The measurements are too old.
         self.window = self.window.min(self.initial);
+        self.rival = Rival::default();
         self.slow_start = true;
         self.gap = 0;
         self.paced_for.0 = 0;
@@ -353,7 +374,8 @@ impl Swift {
             self.round.delay = self.round.delay.min(sample.delay);
             self.round.delays += sample.acked;
         }
-        let congested = sample.marked != 0 || sample.delay != NEVER && sample.delay > self.target;
+        let above = sample.delay != NEVER && sample.delay > self.target && !self.rival.is_there();
+        let congested = sample.marked != 0 || above;
         if congested && self.slow_start {
             //= rud/spec.md section 7.3, RUD-79
             // The first sign of a queue ends slow start at once.
