@@ -69,7 +69,6 @@ impl Rival {
 
     /// A round has ended: the window from now on, if it changes.
     pub(super) fn on_round(&mut self, round: &RoundEnd) -> Option<u64> {
-        //= rud/spec.md section 7.7
         if round.drained {
             *self = Self::default();
             return None;
@@ -81,6 +80,7 @@ impl Rival {
             self.back -= 1;
             return (self.back == 0).then_some(self.resumed);
         }
+        //= rud/spec.md section 7.7, RUD-102
         self.rounds += 1;
         if !round.lost && self.rounds < PATIENCE {
             return None;

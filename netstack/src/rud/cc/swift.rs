@@ -153,7 +153,7 @@ impl Swift {
         self.window += if self.slow_start {
             acked * ONE
         } else if self.rival.is_there() {
-            //= rud/spec.md section 7.7
+            //= rud/spec.md section 7.7, RUD-101
             // As RFC 5681 has it: by one datagram a round.
             if self.rival.lets_grow() { acked * ONE * ONE / self.window.max(ONE) } else { 0 }
         } else if self.calm >= CALM {

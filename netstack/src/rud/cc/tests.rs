@@ -129,11 +129,50 @@ fn a_queue_is_emptied_once_a_round_and_only_if_all_of_the_round_met_it() {
     assert_eq!(rounds.swift.limit(), once, "a datagram that was sent before the round");
     rounds.round(BASE + 80_000, 0, 0);
     assert_eq!(rounds.swift.limit(), once / 2);
-    for _ in 0..20 {
+    for _ in 0..10 {
         rounds.round(BASE + 80_000, 0, 0);
     }
     assert_eq!(rounds.swift.limit(), 1);
-    assert!(rounds.swift.gap() > 10 * BASE, "a sixteenth of a datagram: {}", rounds.swift.gap());
+    assert!(rounds.swift.gap() > 8 * BASE, "less than a datagram: {}", rounds.swift.gap());
+}
+
+//= rud/spec.md section 7.7, RUD-101
+//= rud/spec.md section 7.7, RUD-102
+#[test]
+fn a_queue_that_does_not_give_way_is_met_by_losses_alone() {
+    let (empty, full) = (BASE, BASE + 80_000);
+    let mut rounds = Rounds::open(100);
+    rounds.round(empty, 0, 0);
+    let before = rounds.swift.limit();
+    for _ in 0..15 {
+        rounds.round(full, 0, 0);
+    }
+    assert_eq!(rounds.swift.limit(), 1);
+    rounds.round(full, 0, 0);
+    assert_eq!(rounds.swift.limit(), before / 2, "there is a rival");
+    for _ in 0..20 {
+        rounds.round(full, 0, 0);
+    }
+    let grown = rounds.swift.limit();
+    assert!((before / 2 + 15..=before / 2 + 20).contains(&grown), "one datagram a round: {grown}");
+    // Halved, after four rounds in which it is seen whether the queue is this session's own.
+    rounds.round(full, 0, 3);
+    assert!(rounds.swift.limit() <= grown * 13 / 90 + 1, "stands back: {}", rounds.swift.limit());
+    for _ in 0..4 {
+        rounds.round(full, 0, 0);
+    }
+    assert!((grown / 2..=grown / 2 + 1).contains(&rounds.swift.limit()), "{}", rounds.swift.limit());
+    // It stands back without a loss as well, and finds that the queue is gone.
+    let mut least = u32::MAX;
+    for _ in 0..257 {
+        rounds.round(full, 0, 0);
+        least = least.min(rounds.swift.limit());
+    }
+    assert!(least < 50, "{least}");
+    rounds.round(empty, 0, 0);
+    let alone = rounds.swift.limit();
+    rounds.round(full, 0, 0);
+    assert!(rounds.swift.limit() < alone, "delays count again");
 }
 
 //= rud/spec.md section 7.4
