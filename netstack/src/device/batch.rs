@@ -100,7 +100,13 @@ impl Frame {
             place.copy_from_slice(part);
             len += part.len();
         }
-        self.header_len = len as u8;
+        self.complete(len, extents, offload)
+    }
+
+    /// Overwrites all but the header, of which `header_len` bytes have been written; false if that is no frame.
+    #[inline]
+    fn complete(&mut self, header_len: usize, extents: &[Extent], offload: Offload) -> bool {
+        self.header_len = header_len.min(HEADER_CAPACITY) as u8;
         self.offload = offload;
         match extents {
             [] => (self.extent_count, self.payload_len) = (0, 0),
@@ -294,24 +300,25 @@ impl TxBatch {
 
     /// Room for the header of the next frame, which [`push_written`](Self::push_written) adds then; `None` if there is room for
     /// `reserved` frames at most.
-    #[cfg(feature = "rud")]
     #[inline]
     pub(crate) fn next_header(&mut self, reserved: usize) -> Option<&mut [u8; HEADER_CAPACITY]> {
         self.place(reserved).map(|frame| &mut frame.header)
     }
 
-    /// Adds the frame whose header of `len` bytes was put into its place, with this payload. Called once after each [`next_header`](Self::next_header)
-    /// at most.
-    #[cfg(feature = "rud")]
+    /// Adds the frame whose header of `len` bytes was put into its place, with this payload; false, and nothing added, if that is none. Called
+    /// once after each [`next_header`](Self::next_header) at most.
     #[inline]
-    pub(crate) fn push_written(&mut self, len: usize, payload: Option<Extent>) {
-        let Some(frame) = self.frames.get_mut(self.tail) else { return };
-        frame.header_len = len.min(HEADER_CAPACITY) as u8;
-        frame.offload = Offload::NONE;
-        let extent = payload.unwrap_or(Extent::EMPTY);
-        (frame.extents[0], frame.extent_count) = (extent, u8::from(payload.is_some()));
-        frame.payload_len = extent.len() as u32;
-        self.tail += 1;
+    pub(crate) fn push_written(&mut self, len: usize, extents: &[Extent], offload: Offload) -> bool {
+        let written =
+            self.frames.get_mut(self.tail).is_some_and(|frame| frame.complete(len, extents, offload));
+        self.tail += usize::from(written);
+        written
+    }
+
+    /// The frame that [`push_written`](Self::push_written) would add; `None` if it would add none.
+    pub(crate) fn written(&mut self, len: usize, extents: &[Extent], offload: Offload) -> Option<Frame> {
+        let frame = self.frames.get_mut(self.tail)?;
+        frame.complete(len, extents, offload).then_some(*frame)
     }
 
     /// The frame that was added last, to be completed.

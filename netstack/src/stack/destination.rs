@@ -1,17 +1,14 @@
 //! The headers in front of packets to a destination, computed once and then copied.
 //!
 //! A packet's Ethernet and IP headers differ from the previous one's to the same host in a few fields. So they are
-//! kept as a template: per packet, they are copied and patched. Any transport may use it ([`Template::ip_header`]);
-//! UDP's own header is part of it, for RUD's sake ([`Template::udp_headers`]).
+//! kept as a template: per packet, they are copied to where the device reads them, and completed there.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 
 use super::SendError;
 use super::counters::Counters;
 use super::port::{LinkHeader, Port};
-use crate::device::Device;
-#[cfg(feature = "rud")]
-use crate::device::HEADER_CAPACITY;
+use crate::device::{Device, HEADER_CAPACITY};
 use crate::ip::is_unicast_ip;
 use crate::ip::neighbour::{Requester, Resolution};
 use crate::ip::path_mtu::PathMtus;
@@ -20,13 +17,13 @@ use crate::time::Instant;
 use crate::wire::checksum::{Sum, pseudo_header_ip};
 use crate::wire::ethernet::EtherType;
 use crate::wire::ip::{Ecn, IpHeader, Protocol, header_len};
-use crate::wire::{HeaderBytes, ipv4, ipv6, udp};
-
-/// Bytes of IPv4 and UDP headers.
-const IPV4_UDP: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
+use crate::wire::{HeaderBytes, ethernet, ipv4, ipv6, udp, vlan};
 
 /// Bytes of IPv6 and UDP headers.
 const IPV6_UDP: usize = ipv6::HEADER_LEN + udp::HEADER_LEN;
+
+/// Bytes that headers of the link, IP and UDP take at most.
+const FRONT: usize = ethernet::HEADER_LEN + vlan::TAG_LEN + IPV6_UDP;
 
 /// Bytes of IP and UDP headers in front of datagrams to `remote`.
 #[inline]
@@ -52,11 +49,12 @@ pub(super) struct Template {
     pub(super) mtu: u16,
     /// Largest IP packet that the port itself can send.
     pub(super) port_mtu: u16,
-    /// The header in front of the IP header.
-    pub(super) link: LinkHeader,
-    /// IP and UDP headers with lengths, ports and checksums zero; an IPv4 one leaves the last 20 bytes unused.
-    ip_udp: [u8; IPV6_UDP],
-    /// Sum over the IPv4 header with length and checksum zero.
+    /// The headers of link, IP and UDP one behind the other, with IP's lengths, protocol, ECN bits and checksum zero, and UDP's header; they
+    /// may end before the array does.
+    front: [u8; FRONT],
+    /// Bytes of the link's header.
+    pub(super) link_len: u8,
+    /// Sum over the IPv4 header.
     ip_sum: u32,
     /// Sum over the pseudo header of TCP with a length of zero.
     pub(super) tcp_pseudo: Sum,
@@ -74,57 +72,89 @@ pub(super) fn set_udp(headers: &mut UdpHeaders, header: [u8; udp::HEADER_LEN]) {
 }
 
 impl Template {
-    /// The IP header of a packet with `payload_len` bytes behind it, which has been checked against the MTU. IPv4 has
-    /// Don't Fragment set and its checksum filled in.
-    pub(super) fn ip_header(&self, protocol: Protocol, payload_len: usize, ecn: Ecn) -> IpHeader {
+    /// In place of a template: of no port.
+    const VACANT: Self = Self {
+        local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        source: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        port: usize::MAX,
+        generation: 0,
+        mtu: 0,
+        port_mtu: 0,
+        front: [0; FRONT],
+        link_len: 0,
+        ip_sum: 0,
+        tcp_pseudo: Sum::new(),
+    };
+
+    /// The header in front of the IP header.
+    pub(super) fn link(&self) -> LinkHeader {
+        let mut bytes = [0; ethernet::HEADER_LEN + vlan::TAG_LEN];
+        bytes.copy_from_slice(&self.front[..ethernet::HEADER_LEN + vlan::TAG_LEN]);
+        LinkHeader { bytes, len: self.link_len }
+    }
+
+    /// Completes the IP header of a packet with `len` bytes behind it, which has been checked against the MTU; its length. IPv4 has Don't
+    /// Fragment set and its checksum filled in.
+    #[inline(always)]
+    fn complete_ip(&self, ip: &mut [u8; IPV6_UDP], protocol: Protocol, len: usize, ecn: Ecn) -> usize {
         let protocol = u8::from(protocol);
         match self.remote {
             IpAddr::V4(_) => {
-                let mut out = [0; ipv4::HEADER_LEN];
-                out.copy_from_slice(&self.ip_udp[..ipv4::HEADER_LEN]);
-                let total = (payload_len + ipv4::HEADER_LEN) as u16;
-                // The template's sum has UDP's number in it, and no ECN bits.
-                let sum = self.ip_sum - u32::from(u8::from(Protocol::Udp))
-                    + u32::from(protocol)
-                    + u32::from(ecn.bits())
-                    + u32::from(total);
-                out[1] |= ecn.bits();
-                out[2..4].copy_from_slice(&total.to_be_bytes());
-                out[9] = protocol;
-                out[10..12].copy_from_slice(&(!fold(sum)).to_be_bytes());
-                IpHeader::from_v4(&out)
+                let total = (len + ipv4::HEADER_LEN) as u16;
+                //= RFC 1071 section 2: the sum of the parts that never change is added to that of those that do.
+                let sum = self.ip_sum + u32::from(protocol) + u32::from(total) + u32::from(ecn.bits());
+                ip[1] |= ecn.bits();
+                ip[2..4].copy_from_slice(&total.to_be_bytes());
+                ip[9] = protocol;
+                ip[10..12].copy_from_slice(&(!fold(sum)).to_be_bytes());
+                ipv4::HEADER_LEN
             }
             IpAddr::V6(_) => {
-                let mut out = [0; ipv6::HEADER_LEN];
-                out.copy_from_slice(&self.ip_udp[..ipv6::HEADER_LEN]);
-                out[1] |= ecn.bits() << 4;
-                out[4..6].copy_from_slice(&(payload_len as u16).to_be_bytes());
-                out[6] = protocol;
-                IpHeader::from_v6(out)
+                ip[1] |= ecn.bits() << 4;
+                ip[4..6].copy_from_slice(&(len as u16).to_be_bytes());
+                ip[6] = protocol;
+                ipv6::HEADER_LEN
             }
         }
     }
 
+    /// Completes the IP and UDP headers of a datagram with `len` bytes behind them, without a UDP checksum; their length. `len` has been checked
+    /// against the MTU.
+    #[inline(always)]
+    fn complete_udp(
+        &self,
+        ip: &mut [u8; IPV6_UDP],
+        (source_port, destination_port): (u16, u16),
+        len: usize,
+        ecn: Ecn,
+    ) -> usize {
+        let udp_len = len + udp::HEADER_LEN;
+        let at = self.complete_ip(ip, Protocol::Udp, udp_len, ecn);
+        if let Some(udp) = ip[at..].first_chunk_mut::<{ udp::HEADER_LEN }>() {
+            udp[..2].copy_from_slice(&source_port.to_be_bytes());
+            udp[2..4].copy_from_slice(&destination_port.to_be_bytes());
+            udp[4..6].copy_from_slice(&(udp_len as u16).to_be_bytes());
+        }
+        at + udp::HEADER_LEN
+    }
+
     /// IP and UDP headers of a datagram with `len` bytes behind them, without a UDP checksum. `len` has been checked
     /// against the MTU.
-    #[inline]
     pub(super) fn udp_headers(&self, source_port: u16, destination_port: u16, len: usize) -> UdpHeaders {
-        match self.remote {
-            IpAddr::V4(_) => {
-                let mut bytes = [0; IPV6_UDP];
-                bytes[..IPV4_UDP].copy_from_slice(&self.stamp_v4(
-                    source_port,
-                    destination_port,
-                    len,
-                    Ecn::NotEct,
-                ));
-                UdpHeaders { bytes, len: IPV4_UDP as u8 }
-            }
-            IpAddr::V6(_) => {
-                let bytes = self.stamp_v6(source_port, destination_port, len, Ecn::NotEct);
-                UdpHeaders { bytes, len: IPV6_UDP as u8 }
-            }
+        let mut bytes = [0; IPV6_UDP];
+        if let Some(ip) = self.front.get(usize::from(self.link_len)..).and_then(|rest| rest.first_chunk()) {
+            bytes = *ip;
         }
+        let len = self.complete_udp(&mut bytes, (source_port, destination_port), len, Ecn::NotEct);
+        UdpHeaders { bytes, len: len as u8 }
+    }
+
+    /// Puts the headers into `frame`: where those of IP and UDP are, which are to be completed.
+    #[inline(always)]
+    fn put_front<'f>(&self, frame: &'f mut [u8; HEADER_CAPACITY]) -> Option<&'f mut [u8; IPV6_UDP]> {
+        *frame.first_chunk_mut()? = self.front;
+        frame.get_mut(usize::from(self.link_len)..)?.first_chunk_mut()
     }
 
     /// Puts the headers of a datagram with `len` bytes behind them into `frame`, and `header`, the first of those bytes; the length of all.
@@ -134,55 +164,45 @@ impl Template {
     pub(super) fn put_udp(
         &self,
         frame: &mut [u8; HEADER_CAPACITY],
-        (source_port, destination_port): (u16, u16),
+        ports: (u16, u16),
         (header, len): (&[u8], usize),
         ecn: Ecn,
     ) -> Option<usize> {
-        let LinkHeader { bytes, len: link_len } = &self.link;
-        *frame.first_chunk_mut()? = *bytes;
-        let mut end = usize::from(*link_len);
-        let behind_link = frame.get_mut(end..)?;
-        match self.remote {
-            IpAddr::V4(_) => {
-                *behind_link.first_chunk_mut()? = self.stamp_v4(source_port, destination_port, len, ecn);
-                end += IPV4_UDP;
-            }
-            IpAddr::V6(_) => {
-                *behind_link.first_chunk_mut()? = self.stamp_v6(source_port, destination_port, len, ecn);
-                end += IPV6_UDP;
-            }
+        let ip = self.put_front(frame)?;
+        let at = usize::from(self.link_len) + self.complete_udp(ip, ports, len, ecn);
+        put_behind(frame, at, header)
+    }
+
+    /// Puts the headers of a segment with `len` bytes behind that of IP into `frame`, and `header`, that of TCP: where that is, and the length of
+    /// all. `len` has been checked against the MTU. `None` if the frame has no room.
+    #[inline(always)]
+    pub(super) fn put_tcp(
+        &self,
+        frame: &mut [u8; HEADER_CAPACITY],
+        (header, len): (&[u8], usize),
+        ecn: Ecn,
+    ) -> Option<(usize, usize)> {
+        let ip = self.put_front(frame)?;
+        let at = usize::from(self.link_len) + self.complete_ip(ip, Protocol::Tcp, len, ecn);
+        Some((at, put_behind(frame, at, header)?))
+    }
+}
+
+/// Puts a transport's header at `at` in `frame`: where it ends. `None` if the frame has no room.
+#[inline(always)]
+fn put_behind(frame: &mut [u8; HEADER_CAPACITY], at: usize, header: &[u8]) -> Option<usize> {
+    /// Two copies of so many bytes, which may overlap, take less time than a call.
+    const PART: usize = 32;
+    let end = at + header.len();
+    let place = frame.get_mut(at..end)?;
+    match (header.first_chunk::<PART>(), header.last_chunk::<PART>()) {
+        (Some(first), Some(last)) if header.len() <= 2 * PART => {
+            *place.first_chunk_mut()? = *first;
+            *place.last_chunk_mut()? = *last;
         }
-        frame.get_mut(end..end + header.len())?.copy_from_slice(header);
-        Some(end + header.len())
+        _ => place.copy_from_slice(header),
     }
-
-    #[inline]
-    fn stamp_v4(&self, source_port: u16, destination_port: u16, len: usize, ecn: Ecn) -> [u8; IPV4_UDP] {
-        let mut out = [0; IPV4_UDP];
-        out.copy_from_slice(&self.ip_udp[..IPV4_UDP]);
-        let total = (len + IPV4_UDP) as u16;
-        //= RFC 1071 section 2: the sum of the parts that never change is added to that of those that do.
-        let sum = fold(self.ip_sum + u32::from(total) + u32::from(ecn.bits()));
-        out[1] |= ecn.bits();
-        out[2..4].copy_from_slice(&total.to_be_bytes());
-        out[10..12].copy_from_slice(&(!sum).to_be_bytes());
-        out[20..22].copy_from_slice(&source_port.to_be_bytes());
-        out[22..24].copy_from_slice(&destination_port.to_be_bytes());
-        out[24..26].copy_from_slice(&(total - ipv4::HEADER_LEN as u16).to_be_bytes());
-        out
-    }
-
-    #[inline]
-    fn stamp_v6(&self, source_port: u16, destination_port: u16, len: usize, ecn: Ecn) -> [u8; IPV6_UDP] {
-        let mut out = self.ip_udp;
-        out[1] |= ecn.bits() << 4;
-        let udp_len = ((len + udp::HEADER_LEN) as u16).to_be_bytes();
-        out[4..6].copy_from_slice(&udp_len);
-        out[40..42].copy_from_slice(&source_port.to_be_bytes());
-        out[42..44].copy_from_slice(&destination_port.to_be_bytes());
-        out[44..46].copy_from_slice(&udp_len);
-        out
-    }
+    Some(end)
 }
 
 /// Folds a sum of a few 16-bit words.
@@ -206,7 +226,7 @@ pub(super) enum Miss {
 /// The templates in use.
 #[derive(Debug)]
 pub(super) struct Destinations {
-    slots: Box<[Option<Template>; SLOTS]>,
+    slots: Box<[Template; SLOTS]>,
     /// The slot that was looked up last.
     last: usize,
     path_mtus: PathMtus,
@@ -214,7 +234,7 @@ pub(super) struct Destinations {
 
 impl Destinations {
     pub(super) fn new() -> Self {
-        Self { slots: Box::new([const { None }; SLOTS]), last: 0, path_mtus: PathMtus::new() }
+        Self { slots: Box::new([Template::VACANT; SLOTS]), last: 0, path_mtus: PathMtus::new() }
     }
 
     /// The template for packets of `asker` from `local` (unspecified: whichever port has the best route) to `remote`.
@@ -229,8 +249,7 @@ impl Destinations {
         if !self.seek(ports, local, remote) {
             self.add(now, ports, *local, *remote, asker)?;
         }
-        let slot = &self.slots[self.last % SLOTS];
-        slot.as_ref().ok_or(Miss::Error(SendError::NoRoute { remote: *remote }))
+        Ok(&self.slots[self.last % SLOTS])
     }
 
     /// Makes the template, and puts it into the slot that was looked up last.
@@ -244,7 +263,7 @@ impl Destinations {
         asker: Requester,
     ) -> Result<(), Miss> {
         let template = resolve(now, ports, &self.path_mtus, local, remote, asker)?;
-        self.slots[self.last % SLOTS] = Some(template);
+        self.slots[self.last % SLOTS] = template;
         Ok(())
     }
 
@@ -257,7 +276,7 @@ impl Destinations {
         remote: &IpAddr,
     ) -> Option<&Template> {
         let found = self.seek(ports, local, remote);
-        self.slots[self.last % SLOTS].as_ref().filter(|_| found)
+        found.then(|| &self.slots[self.last % SLOTS])
     }
 
     /// Finds the slot for the template; true if that is in it.
@@ -278,16 +297,15 @@ impl Destinations {
     /// Whether the slot that was looked up last has the template.
     #[inline]
     fn last_fits<D>(&self, ports: &[Port<D>], local: &IpAddr, remote: &IpAddr) -> bool {
-        self.slots[self.last % SLOTS].as_ref().is_some_and(|t| {
-            t.remote == *remote
-                && t.local == *local
-                && ports.get(t.port).is_some_and(|port| port.iface.neighbours.generation() == t.generation)
-        })
+        let t = &self.slots[self.last % SLOTS];
+        t.remote == *remote
+            && t.local == *local
+            && ports.get(t.port).is_some_and(|port| port.iface.neighbours.generation() == t.generation)
     }
 
     /// Clears the templates: a port was added, so routes may have changed.
     pub(super) fn clear(&mut self) {
-        self.slots.fill(None);
+        self.slots.fill(Template::VACANT);
     }
 
     /// Notes that packets to `remote` longer than `mtu` do not get through, where `current` ones were tried. The caller
@@ -400,15 +418,20 @@ fn resolve<D: Device>(
         Resolution::Limited => return Err(Miss::Limited { remote, next_hop }),
     };
     let header = IpHeader::new(source, remote, Protocol::Udp, 0, Ecn::NotEct).ok_or(no_route)?;
-    let mut ip_udp = [0; IPV6_UDP];
-    ip_udp[..header.len()].copy_from_slice(header.as_bytes());
-    let (ethertype, mut ip_sum) = (ethertype_of(remote), 0);
+    let mut ip = [0; ipv6::HEADER_LEN];
+    ip[..header.len()].copy_from_slice(header.as_bytes());
+    let mut ip_sum = 0;
     if remote.is_ipv4() {
-        ip_udp[2..4].fill(0);
-        ip_udp[10..12].fill(0);
-        let (words, _) = ip_udp.as_chunks::<2>();
-        ip_sum = words.iter().take(ipv4::HEADER_LEN / 2).map(|w| u32::from(u16::from_be_bytes(*w))).sum();
+        ip[2..4].fill(0);
+        ip[9..12].fill(0);
+        let (words, _) = ip.as_chunks::<2>();
+        ip_sum = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
     }
+    let link = iface.link_header(mac, ethertype_of(remote));
+    let link_len = link.as_bytes().len();
+    let mut front = [0; FRONT];
+    front[..link_len].copy_from_slice(link.as_bytes());
+    front[link_len..link_len + ip.len()].copy_from_slice(&ip);
     Ok(Template {
         local,
         remote,
@@ -417,8 +440,8 @@ fn resolve<D: Device>(
         generation: iface.neighbours.generation(),
         mtu: path_mtus.get(remote).map_or(iface.mtu, |path| path.min(iface.mtu)),
         port_mtu: iface.mtu,
-        link: iface.link_header(mac, ethertype),
-        ip_udp,
+        front,
+        link_len: link.len,
         ip_sum,
         tcp_pseudo: pseudo_header_ip(source, remote, Protocol::Tcp, 0),
     })

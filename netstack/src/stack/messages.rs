@@ -6,7 +6,7 @@ use super::destination::{Emitter, Miss, ip_udp_len, route, udp_packet_headers};
 use super::port::QueueError;
 use super::receive::Receiver;
 use super::{Progress, SendError, Stack};
-use crate::device::{Device, HEADER_CAPACITY, RxChecksum};
+use crate::device::{Device, HEADER_CAPACITY, Offload, RxChecksum};
 use crate::ip::neighbour::Requester;
 use crate::region::Extent;
 use crate::rud;
@@ -182,7 +182,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         //= rud/spec.md section 4.4, RUD-14
         match template.put_udp(frame, (to.src_port, to.dst_port), (header, len), Ecn::Ect0) {
             Some(header_len) => {
-                iface.push_written(header_len, payload);
+                iface.push_written(header_len, payload.as_slice(), Offload::NONE);
                 self.counters.tx_rud += 1;
                 if iface.waiting() % AHEAD == 0 {
                     self.taken += port.flush(self.now);
@@ -221,7 +221,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         let (ends, ports) = ((template.source, remote), (to.src_port, to.dst_port));
         let queued = match udp_packet_headers(ends, ports, len, Ecn::Ect0) {
             Some(ip_udp) if len + ip_udp_len(&remote) <= usize::from(template.port_mtu) => {
-                iface.queue_written(&template.link, ip_udp.as_bytes(), len, write)
+                iface.queue_written(&template.link(), ip_udp.as_bytes(), len, write)
             }
             _ => Err(QueueError::TooLong),
         };

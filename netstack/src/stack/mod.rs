@@ -380,10 +380,10 @@ impl<D: Device> Stack<D> {
         let headers = headers.as_bytes();
         let queued = match (found, payload) {
             (Ok(template), Payload::Bytes(bytes)) => {
-                iface.queue_bytes(&template.link, [headers, header, bytes])
+                iface.queue_bytes(&template.link(), [headers, header, bytes])
             }
             (Ok(template), Payload::Extent(extent)) => {
-                iface.queue_extent(&template.link, [headers, header], extent)
+                iface.queue_extent(&template.link(), [headers, header], extent)
             }
             (Err(next_hop), payload) => {
                 iface.hold(

@@ -73,28 +73,27 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// The same as [`Port::push_offloaded`] with a frame of the concatenated `headers` and the payload, `ip_len` bytes from
-    /// the IP header on; `pseudo` is the sum over its pseudo header. `None` if they make none. All but super-segments that
-    /// the device does not split are built in their place.
+    /// The same as [`Port::push_offloaded`] with the frame whose header of `header_len` bytes was written to
+    /// [`next_header`](super::port::Interface::next_header), and the payload, `ip_len` bytes from the IP header on; `pseudo` is the sum over
+    /// its pseudo header. `None` if they make none.
     #[inline]
-    pub(super) fn push_parts_offloaded(
+    pub(super) fn push_written_offloaded(
         &mut self,
-        headers: &[&[u8]],
+        header_len: usize,
         payload: &[Extent],
         offload: Offload,
         ip_len: usize,
         pseudo: Sum,
     ) -> Option<bool> {
         let single = offload.segment_size == 0;
-        let as_is = !(single && ip_len <= SUM_UP_TO) && self.device.capabilities().can(offload, ip_len);
-        if as_is || single {
-            return match self.iface.room() {
-                0 => Some(false),
-                _ if as_is => self.iface.push_parts(headers, payload, offload),
-                _ => self.iface.push_parts_summed(headers, payload, offload, pseudo),
-            };
+        if !(single && ip_len <= SUM_UP_TO) && self.device.capabilities().can(offload, ip_len) {
+            return self.iface.push_written(header_len, payload, offload).then_some(true);
         }
-        Some(self.push_offloaded(Frame::with_extents(headers, payload, offload)?))
+        if single {
+            return self.iface.push_written_summed(header_len, payload, offload, pseudo).then_some(true);
+        }
+        let frame = self.iface.written(header_len, payload, offload)?;
+        Some(self.push_offloaded(frame))
     }
 
     /// Puts a frame into the batch, as it is if the device does its offload; else with its checksum filled in, or cut

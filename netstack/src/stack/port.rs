@@ -157,51 +157,40 @@ impl Interface {
         pushed
     }
 
-    /// The same with a frame of the concatenated `headers` and the payload, built in place. `None` if they are too long.
-    #[inline]
-    pub(super) fn push_parts(
-        &mut self,
-        headers: &[&[u8]],
-        payload: &[Extent],
-        offload: Offload,
-    ) -> Option<bool> {
-        let pushed = self.tx.push_parts(headers, payload, offload)?;
-        self.queued += u64::from(pushed);
-        Some(pushed)
-    }
-
     /// Room for the header of the next frame of data, which [`push_written`](Self::push_written) puts into the batch then; `None` if that has none.
-    #[cfg(feature = "rud")]
     #[inline]
     pub(super) fn next_header(&mut self) -> Option<&mut [u8; HEADER_CAPACITY]> {
         self.tx.next_header(RESERVED)
     }
 
-    /// Puts the frame whose header of `len` bytes was written into the batch, with this payload.
-    #[cfg(feature = "rud")]
+    /// Puts the frame whose header of `len` bytes was written into the batch, with this payload; false if they make none.
     #[inline]
-    pub(super) fn push_written(&mut self, len: usize, payload: Option<Extent>) {
-        self.tx.push_written(len, payload);
-        self.queued += 1;
+    pub(super) fn push_written(&mut self, len: usize, payload: &[Extent], offload: Offload) -> bool {
+        let pushed = self.tx.push_written(len, payload, offload);
+        self.queued += u64::from(pushed);
+        pushed
     }
 
     /// The same with a frame that leaves nothing to the device: the checksum that `offload` requests is filled in; `pseudo` is
     /// the sum over the pseudo header.
     #[inline]
-    pub(super) fn push_parts_summed(
+    pub(super) fn push_written_summed(
         &mut self,
-        headers: &[&[u8]],
+        len: usize,
         payload: &[Extent],
         offload: Offload,
         pseudo: Sum,
-    ) -> Option<bool> {
-        let pushed = self.push_parts(headers, payload, Offload::NONE)?;
-        if let Some(frame) = self.tx.last_mut()
-            && pushed
-        {
-            segment::add_checksum_from(pseudo, frame, offload)?;
-        }
-        Some(pushed)
+    ) -> bool {
+        self.push_written(len, payload, Offload::NONE)
+            && self
+                .tx
+                .last_mut()
+                .is_some_and(|frame| segment::add_checksum_from(pseudo, frame, offload).is_some())
+    }
+
+    /// The frame that [`push_written`](Self::push_written) would put there; `None` if it would put none.
+    pub(super) fn written(&mut self, len: usize, payload: &[Extent], offload: Offload) -> Option<Frame> {
+        self.tx.written(len, payload, offload)
     }
 
     /// Puts a frame of `link` and the `parts` into the batch, in scratch memory if it is longer than a header.

@@ -172,7 +172,10 @@ impl<D: Device> Emit for Emitter<'_, D> {
             Ok(template) => template,
             Err(miss) => return self.hold_segment(miss, to, header, payload),
         };
-        let payload_len = payload.iter().map(Extent::len).sum::<usize>();
+        let payload_len = match payload {
+            [extent] => extent.len(),
+            extents => extents.iter().map(Extent::len).sum(),
+        };
         let split = segment_size > 0 && payload_len > usize::from(segment_size);
         let packet_len = if split { usize::from(segment_size) } else { payload_len } + header.len();
         let len = header.len() + payload_len;
@@ -184,19 +187,24 @@ impl<D: Device> Emit for Emitter<'_, D> {
             return Emitted::NoRoute;
         };
         let ecn = if to.ect { Ecn::Ect0 } else { Ecn::NotEct };
-        let ip = template.ip_header(Protocol::Tcp, len, ecn);
-        let link = template.link.as_bytes();
+        let Some(frame) = port.iface.next_header() else {
+            return Emitted::NoRoom;
+        };
+        let Some((l4_offset, header_len)) = template.put_tcp(frame, (header, len), ecn) else {
+            self.counters.tx_too_long += 1;
+            return Emitted::Sent;
+        };
         //= RFC 9293 section 3.1, MUST-2: the checksum is filled in behind here, by the device or in its place.
         let offload = Offload {
             transport: Transport::Tcp,
-            l3_offset: link.len() as u8,
-            l4_offset: (link.len() + ip.len()) as u8,
+            l3_offset: template.link_len,
+            l4_offset: l4_offset as u8,
             segment_size: if split { segment_size } else { 0 },
         };
+        let ip_len = l4_offset - usize::from(template.link_len) + len;
         // Not more than 16 bits, as checked above; in IPv6's pseudo header its upper half is zero.
         let pseudo = template.tcp_pseudo.add_u16(len as u16);
-        let headers = [link, ip.as_bytes(), header];
-        match port.push_parts_offloaded(&headers, payload, offload, ip.len() + len, pseudo) {
+        match port.push_written_offloaded(header_len, payload, offload, ip_len, pseudo) {
             Some(true) => {
                 self.counters.tx_tcp += 1;
                 Emitted::Sent

@@ -125,17 +125,10 @@ impl IpHeader {
     }
 
     /// An IPv4 header that is ready.
-    #[inline]
-    pub(crate) fn from_v4(header: &[u8; ipv4::HEADER_LEN]) -> Self {
+    fn from_v4(header: &[u8; ipv4::HEADER_LEN]) -> Self {
         let mut bytes = [0; ipv6::HEADER_LEN];
         bytes[..ipv4::HEADER_LEN].copy_from_slice(header);
         Self { bytes, len: ipv4::HEADER_LEN as u8 }
-    }
-
-    /// An IPv6 header that is ready.
-    #[inline]
-    pub(crate) fn from_v6(bytes: [u8; ipv6::HEADER_LEN]) -> Self {
-        Self { bytes, len: ipv6::HEADER_LEN as u8 }
     }
 
     /// The header as it goes on the wire.
