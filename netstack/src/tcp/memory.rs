@@ -69,6 +69,8 @@ pub(crate) struct Memory {
     free: Vec<u32>,
     /// Memory that was released, but which a frame may still refer to: of the time before the last mark, and since then.
     resting: [Resting; 2],
+    /// Whether some rests, or the current block could be filled from its beginning and a part of it would leave the cache.
+    awaits: bool,
     /// How many blocks may exist.
     limit: usize,
     /// How many do.
@@ -125,6 +127,9 @@ impl Memory {
             Allocation { block: index, start: block.used as u32, len: 0, capacity: capacity as u32 };
         block.used += capacity;
         block.runs += 1;
+        if self.awaits {
+            self.awaits = self.rests();
+        }
         let taken = self.fill(&mut run, bytes, capacity);
         (Some(run), taken)
     }
@@ -144,7 +149,7 @@ impl Memory {
         if let Some(index) = self.current {
             match self.blocks.get(index as usize) {
                 Some(block) if block.used < BLOCK => return Some(index),
-                Some(block) if block.runs == 0 => self.resting[1].blocks.push(index),
+                Some(block) if block.runs == 0 => self.rest(index),
                 _ => {}
             }
             self.current = None;
@@ -181,22 +186,31 @@ impl Memory {
     pub(crate) fn release(&mut self, run: Allocation) {
         let Some(block) = self.blocks.get_mut(run.block as usize) else { return };
         block.runs -= 1;
-        if block.runs == 0 && self.current != Some(run.block) {
-            self.resting[1].blocks.push(run.block);
+        if block.runs == 0 {
+            if self.current != Some(run.block) {
+                self.rest(run.block);
+            } else if block.used >= CACHED {
+                self.awaits = true;
+            }
         }
+    }
+
+    fn rest(&mut self, index: u32) {
+        self.resting[1].blocks.push(index);
+        self.awaits = true;
     }
 
     /// The same for bytes that were sent from where they are.
     pub(crate) fn release_shared(&mut self, bytes: SharedBytes) {
         self.resting[1].shared.push(bytes);
+        self.awaits = true;
     }
 
     /// Whether there are blocks that could be filled again if no frame referred to them, and it is worth while: of the
     /// current one a part stays in the cache as well as its beginning does. The same of shared bytes that could be freed.
     #[inline]
     pub(crate) fn awaits_frames(&self) -> bool {
-        let current = self.current.and_then(|index| self.blocks.get(index as usize));
-        self.rests() || current.is_some_and(|block| block.runs == 0 && block.used >= CACHED)
+        self.awaits
     }
 
     /// No frame that was emitted so far is in a batch or a device: released blocks may be filled again.
@@ -207,12 +221,12 @@ impl Memory {
         {
             block.used = 0;
         }
-        if self.rests() {
+        if self.awaits {
             (0..2).for_each(|age| self.wake(age));
+            self.awaits = false;
         }
     }
 
-    #[inline]
     fn rests(&self) -> bool {
         self.resting.iter().any(|resting| !resting.is_empty())
     }
@@ -222,6 +236,8 @@ impl Memory {
     pub(crate) fn on_mark(&mut self) {
         self.wake(0);
         self.resting.swap(0, 1);
+        let current = self.current.and_then(|index| self.blocks.get(index as usize));
+        self.awaits = self.rests() || current.is_some_and(|block| block.runs == 0 && block.used >= CACHED);
     }
 
     /// Blocks that rested may be filled again, and shared bytes go.
