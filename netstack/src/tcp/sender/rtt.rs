@@ -166,11 +166,23 @@ impl Rtt {
 
     /// The retransmission time-out in nanoseconds.
     #[inline]
-    pub(super) fn rto_nanos(&self, options: &Options) -> u64 {
+    fn rto_nanos(&self, options: &Options) -> u64 {
         //= RFC 6298 section 5.5; RFC 9293 section 3.8.2, MUST-19: the time-out doubles each time, up to a maximum.
-        let factor = 1u64.checked_shl(u32::from(self.backoff)).unwrap_or(u64::MAX);
         let most = whole_nanos(options.max_rto);
-        self.base(options).min(most).saturating_mul(factor).min(most)
+        let base = self.base(options).min(most);
+        if self.backoff == 0 {
+            return base;
+        }
+        let factor = 1u64.checked_shl(u32::from(self.backoff)).unwrap_or(u64::MAX);
+        base.saturating_mul(factor).min(most)
+    }
+
+    /// Whether so many nanoseconds are more than the retransmission time-out.
+    #[inline]
+    pub(super) fn is_exceeded(&self, nanos: u64, options: &Options) -> bool {
+        // With a measurement the time-out is no less than the lower of its bounds.
+        let least = whole_nanos(options.min_rto.min(options.max_rto));
+        (nanos > least || self.srtt == NONE) && nanos > self.rto_nanos(options)
     }
 
     /// Something was acknowledged that had been sent again: the path is alive, but was not measured.

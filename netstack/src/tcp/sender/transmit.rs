@@ -351,9 +351,9 @@ impl Sender {
         if !self.board.is_empty() || self.unsent() == 0 {
             return;
         }
-        let (idle, rto) = (now.nanos_since(self.contact.sent()), self.rtt.rto_nanos(&self.options));
-        if idle > rto {
-            let (idle, rto) = (Duration::from_nanos(idle), Duration::from_nanos(rto));
+        let idle = now.nanos_since(self.contact.sent());
+        if self.rtt.is_exceeded(idle, &self.options) {
+            let (idle, rto) = (Duration::from_nanos(idle), self.rtt.rto(&self.options));
             self.control.tell(|controller| controller.on_idle_restart(now, idle, rto));
             self.contact.on_sent(now);
         }

@@ -101,3 +101,22 @@ fn a_side_that_only_receives_goes_by_the_echoes_in_data() {
     rtt.hear(None);
     assert_eq!(rtt.round_trip(), millis(10));
 }
+
+#[test]
+fn whether_a_time_exceeds_the_time_out_is_found_alike_in_short() {
+    let swapped =
+        Options { min_rto: Duration::from_secs(9), max_rto: Duration::from_secs(2), ..Options::internet() };
+    for options in [Options::internet(), Options::group(), swapped] {
+        for (measured, backed_off) in [(false, 0), (true, 0), (true, 1), (true, 30)] {
+            let mut rtt = Rtt::new();
+            if measured {
+                rtt.sample(Duration::from_micros(40), SeqNumber(0), SeqNumber(1));
+            }
+            (0..backed_off).for_each(|_| rtt.back_off());
+            let rto = rtt.rto(&options).as_nanos() as u64;
+            for nanos in [0, 1, 1_000_000, rto / 2, rto - 1, rto, rto + 1, u64::MAX] {
+                assert_eq!(rtt.is_exceeded(nanos, &options), nanos > rto, "{nanos} of {rto}");
+            }
+        }
+    }
+}
