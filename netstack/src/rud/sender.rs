@@ -45,9 +45,7 @@ struct Retry {
 pub(super) struct Pick {
     /// The message's slot.
     pub(super) slot: u16,
-    /// The PSN to send it under.
-    pub(super) psn: Psn,
-    /// Whether it was sent under that PSN before.
+    /// Whether it was sent before, and keeps its PSN.
     pub(super) again: bool,
 }
 
@@ -378,11 +376,17 @@ impl Sender {
     #[inline]
     pub(super) fn pick(&self) -> Option<Pick> {
         //= rud/spec.md section 6.1, RUD-32, RUD-35
-        if let Some((slot, psn)) = self.slots.first_lost() {
-            return Some(Pick { slot, psn, again: true });
+        if let Some(slot) = self.slots.first_lost() {
+            return Some(Pick { slot, again: true });
         }
-        let slot = self.slots.first_queued().filter(|_| self.sequence.room() != 0)?;
-        Some(Pick { slot, psn: self.sequence.next(), again: false })
+        let slot = self.slots.first_queued()?;
+        (self.sequence.room() != 0).then_some(Pick { slot, again: false })
+    }
+
+    /// The PSN to send the picked datagram under.
+    #[inline]
+    pub(super) fn psn(&self, pick: Pick) -> Psn {
+        if pick.again { self.slots.psn(pick.slot.into()) } else { self.sequence.next() }
     }
 
     /// Whether nothing can follow the picked datagram until something is acknowledged.
@@ -400,12 +404,6 @@ impl Sender {
 
     /// The message in `slot`.
     #[inline]
-    pub(super) fn message(&self, slot: u16) -> &Message {
-        &self.messages[slot as usize]
-    }
-
-    /// The message in `slot`.
-    #[inline]
     pub(super) fn message_mut(&mut self, slot: u16) -> &mut Message {
         &mut self.messages[slot as usize]
     }
@@ -416,10 +414,10 @@ impl Sender {
         self.slots.bundle(slot.into()).and_then(first).unwrap_or_else(|| self.slots.token(slot.into()))
     }
 
-    /// The picked datagram was sent.
+    /// The picked datagram was sent under `psn`.
     #[inline]
-    pub(super) fn on_sent(&mut self, now: u64, pick: Pick) {
-        self.slots.on_sent(now, pick.slot.into(), pick.psn);
+    pub(super) fn on_sent(&mut self, now: u64, pick: Pick, psn: Psn) {
+        self.slots.on_sent(now, pick.slot.into(), psn);
         if !pick.again {
             self.sequence.assign(pick.slot);
         }

@@ -183,10 +183,16 @@ impl Slots {
         self.lost.len
     }
 
-    /// The lost datagram to be sent again first, and its PSN.
+    /// The lost datagram to be sent again first.
     #[inline]
-    pub(super) fn first_lost(&self) -> Option<(u16, Psn)> {
-        self.all.get(self.lost.head as usize).map(|slot| (self.lost.head, slot.psn))
+    pub(super) fn first_lost(&self) -> Option<u16> {
+        (self.lost.head != NIL).then_some(self.lost.head)
+    }
+
+    /// The PSN under which a slot's message was sent.
+    #[inline]
+    pub(super) fn psn(&self, at: usize) -> Psn {
+        self.all[at].psn
     }
 
     /// The queued slot that is sent next.
@@ -194,9 +200,12 @@ impl Slots {
     pub(super) fn first_queued(&self) -> Option<u16> {
         //= rud/spec.md section 6.10, RUD-72
         // Small messages go first, and yet cannot hold up large ones for ever.
-        let small = self.small.len != 0 && (self.queued.len == 0 || self.small_sent < MOST_SMALL);
-        let first = if small { self.small.head } else { self.queued.head };
-        (first != NIL).then_some(first)
+        let list = match self.small.len {
+            0 => &self.queued,
+            _ if self.queued.len != 0 && self.small_sent >= MOST_SMALL => &self.queued,
+            _ => &self.small,
+        };
+        (list.head != NIL).then_some(list.head)
     }
 
     /// The slot of the large message that was queued last, if the message in slot `at` is small and goes before it.

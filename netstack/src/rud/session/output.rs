@@ -90,9 +90,10 @@ impl Session {
 
     #[inline]
     fn send_data<E: Emit>(&mut self, now: u64, pick: Pick, emit: &mut E) -> bool {
-        let Pick { slot, psn, again } = pick;
+        let Pick { slot, again } = pick;
+        let psn = self.sender.psn(pick);
         //= rud/spec.md section 6.1, RUD-36
-        let ack_request = again || self.sender.message(slot).asks_for_ack() || self.closes_window();
+        let closes_window = again || self.closes_window();
         let base_lag = psn.since(self.sender.base()) as u16;
         let (sack_word, sack) = self.receiver.piggyback();
         let message = self.sender.message_mut(slot);
@@ -100,7 +101,7 @@ impl Session {
         let payload_len = payload.map_or(0, |extent| extent.len());
         let header = Header {
             kind: message.kind(),
-            ack_request,
+            ack_request: closes_window || message.asks_for_ack(),
             body_len: message.body_len(),
             payload_len: payload_len as u16,
             tag: self.remote_tag,
@@ -136,12 +137,12 @@ impl Session {
         }
         self.on_sent(now, path);
         self.spray.on_data_sent(now, slot, again, path);
-        self.acks.on_data_sent(ack_request);
+        self.acks.on_data_sent(header.ack_request);
         if self.sender.is_quiet() && self.recovery.has_rested(now) {
             self.cc.on_idle();
         }
         self.recovery.on_sent(now, self.sender.is_quiet());
-        self.sender.on_sent(now, pick);
+        self.sender.on_sent(now, pick, psn);
         if again {
             self.counters.resent += 1;
             self.counters.last_resent = Some((Instant::from_nanos(now), self.sender.token(slot)));
