@@ -3,6 +3,7 @@
 //! [`Signals`] derives the network's delay and marks from acknowledgements. A [`Controller`] answers with a window and
 //! a distance between datagrams, which [`Pace`] keeps. It sends nothing and detects no loss.
 
+mod noise;
 mod pace;
 mod rival;
 mod signals;

@@ -1,6 +1,7 @@
 //! A window by delay in the manner of Swift (Kumar et al., SIGCOMM 2020), by marks in the manner of DCTCP (RFC 8257), and by losses
 //! only where there is a queue, or more of them than a link loses by chance.
 
+use super::noise::Noise;
 use super::rival::{Rival, RoundEnd};
 use super::{AckSample, Controller, NEVER};
 use crate::rud::api::Config;
@@ -18,7 +19,7 @@ const INITIAL_LEAST: u64 = 4;
 const LEAST: u64 = ONE / 16;
 
 /// The longest queue that is aimed at, in nanoseconds, before it is scaled.
-const LONGEST_QUEUE: u64 = 100_000;
+pub(super) const LONGEST_QUEUE: u64 = 100_000;
 
 /// A queue of this many times the aim does not build up within one round.
 const DOUBTFUL: u64 = 16;
@@ -60,6 +61,10 @@ pub(in crate::rud) struct Swift {
     alpha: u64,
     /// The least queue that is aimed at.
     least_queue: u64,
+    /// The least delay that the network has had lately.
+    least: u64,
+    noise: Noise,
+    /// The delay without a queue: the sum of both.
     base: u64,
     /// Whether the network marks datagrams.
     marks: bool,
@@ -102,6 +107,8 @@ impl Swift {
             tolerance: config.loss_tolerance,
             alpha: ONE,
             least_queue: nanos(config.queue_delay),
+            least: NEVER,
+            noise: Noise::default(),
             base: NEVER,
             marks: false,
             samples: 1,
@@ -117,12 +124,20 @@ impl Swift {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn noise(&self) -> &Noise {
+        &self.noise
+    }
+
     /// The queue that is aimed at.
     fn queue(&self) -> u64 {
         (self.base - self.base / 4).min(LONGEST_QUEUE).max(self.least_queue)
     }
 
     fn aim(&mut self) {
+        //= rud/spec.md section 7.8
+        // What is noise in a delay is no queue.
+        self.base = self.least.saturating_add(self.noise.amount());
         //= rud/spec.md section 7.4
         // The smaller the window, the longer the queue: so a session that meets two queues keeps a share of both links.
         if self.base != NEVER {
@@ -200,6 +215,17 @@ impl Swift {
                 // Many senders of a datagram at a time see a queue one after the other, and leave some of it to the others.
                 left = left.min(ONE - cut * (self.window / 2).clamp(ONE / 4, ONE) / ONE);
             }
+            if marked | lost != 0 {
+                self.noise.on_congestion();
+            } else if !above {
+                self.noise.on_calm();
+            } else if self.noise.on_above(self.window, delay.saturating_sub(self.least)) {
+                //= rud/spec.md section 7.8
+                // The window has shrunk for a queue that is none, and so is nobody's.
+                self.rival = Rival::default();
+                self.slow_start = true;
+                self.paced_for.0 = 0;
+            }
             self.above = above;
             if believed {
                 self.delay = delay;
@@ -237,6 +263,7 @@ impl Swift {
                 self.judged = (0, 0);
             }
             self.above = false;
+            self.noise.on_calm();
             self.delay = delay;
             self.calm = if delay <= self.drained { self.calm.saturating_add(1) } else { 0 };
         } else {
@@ -305,8 +332,8 @@ impl Controller for Swift {
     // Inlined, as the sample need not be put together then where little is sent.
     #[inline(always)]
     fn on_acked(&mut self, sample: &AckSample) {
-        if sample.base != self.base || sample.marks != self.marks {
-            self.base = sample.base;
+        if sample.base != self.least || sample.marks != self.marks {
+            self.least = sample.base;
             self.marks = sample.marks;
             self.aim();
         }

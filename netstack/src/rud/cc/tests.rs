@@ -426,3 +426,44 @@ fn a_delay_is_less_what_either_end_was_not_there_for() {
 fn a_window_counts_in_fractions() {
     assert_eq!(ONE.isqrt().pow(2), ONE, "its root is exact");
 }
+
+//= rud/spec.md section 7.8, RUD-103
+//= rud/spec.md section 7.8, RUD-104
+#[test]
+fn a_delay_that_a_small_window_does_not_shorten_is_noise() {
+    let noisy = |swift: &Swift| swift.noise().amount();
+    // With a window of less than a datagram, after five rounds above the target.
+    let small = || {
+        let mut rounds = Rounds::open(20);
+        rounds.round(BASE, 0, 0);
+        for _ in 0..6 {
+            rounds.round(BASE + 90_000, 0, 0);
+        }
+        assert_eq!(rounds.swift.limit(), 1);
+        rounds
+    };
+    let eight = |excess: [u64; 2], lost: u32| {
+        let mut rounds = small();
+        for i in 0..8 {
+            assert_eq!(noisy(&rounds.swift), 0);
+            rounds.round(BASE + excess[i % 2], 0, lost);
+        }
+        rounds
+    };
+    // A queue that others keep is none if it is no longer than any that is aimed at, if it hardly varies, or if something is lost.
+    assert_eq!(noisy(&eight([30_000, 90_000], 0).swift), 0);
+    assert_eq!(noisy(&eight([600_000, 1_000_000], 0).swift), 0);
+    assert_eq!(noisy(&eight([300_000, 1_000_000], 1).swift), 0);
+    let mut rounds = eight([300_000, 1_000_000], 0);
+    assert_eq!(noisy(&rounds.swift), 1_000_000);
+    for _ in 0..6 {
+        rounds.round(BASE + 1_000_000, 0, 0);
+    }
+    assert!(rounds.swift.limit() > 16, "slow start begins anew: {}", rounds.swift.limit());
+    rounds.round(BASE + 1_000_000, 1, 0);
+    assert!(noisy(&rounds.swift) <= 500_000, "a mark halves it");
+    for _ in 0..4_000 {
+        rounds.round(BASE, 0, 0);
+    }
+    assert_eq!(noisy(&rounds.swift), 0, "it fades");
+}

@@ -6,6 +6,7 @@ mod link;
 mod path_mtu;
 mod requirements;
 mod sealed;
+mod slow;
 
 use std::time::Duration;
 
