@@ -1,7 +1,6 @@
 //! Started operations.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use pyo3::prelude::*;
 use shouter::Error;
