@@ -321,7 +321,7 @@ fn a_sender_that_fills_the_buffer_leaves_some_of_the_link() {
         scenario.rtt = Duration::from_micros(rtt);
         scenario.port.bits_per_second = rate;
         scenario.port.queue_bytes = buffer;
-        let (rud, cubic, queue) = beside_cubic(scenario, 1000);
+        let (rud, cubic, queue) = beside_cubic(scenario, 600);
         println!(
             "{senders} beside CUBIC, {rtt} us, {} Gb/s, buffer of {buffer}: {rud:.3}, CUBIC {cubic:.3}; then a queue of {queue:.2}",
             rate / 1_000_000_000
