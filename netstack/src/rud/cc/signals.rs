@@ -1,7 +1,7 @@
 //! The network's delay and marks, read from acknowledgements (spec.md sections 7.1 and 7.2).
 
 use super::NEVER;
-use crate::wire::rud::{Header, Held};
+use crate::wire::rud::{DatagramKind, Header, Held};
 
 /// Period of the least time, in nanoseconds. It is that of the present period and the one before, for routes change.
 const PERIOD: u64 = 30_000_000_000;
@@ -48,7 +48,9 @@ impl Signals {
             // Neither end's time is the network's. Where an end has not looked for long, it is only certain that the network
             // took no less than the rest; such a time is not the least of an idle network.
             let rtt = now.saturating_sub(sent_at);
-            if let Some(held) = header.held.nanos() {
+            // An answer says how long its probe was held, and nothing of data. Nobody holds data for longer than it was away.
+            let is_of_data = |held: &u64| header.kind != DatagramKind::Answer && *held <= rtt;
+            if let Some(held) = header.held.nanos().filter(is_of_data) {
                 delay = rtt.saturating_sub(held + late).max(1);
             }
             let exact = late == 0 && delay != NEVER && !header.held.is_late();

@@ -406,6 +406,12 @@ fn a_delay_is_less_what_either_end_was_not_there_for() {
     // For longer than can be said.
     let signal = signals.read(9_000_000, 0, &header(0, Held::new(5_000_000, false)), 10_000);
     assert_eq!((signal.delay, signal.base), (NEVER, 27_200));
+    // For longer than it was away; and an answer's is of its probe.
+    let signal = signals.read(50_000, 0, &header(0, Held::new(51_200, false)), 10_000);
+    assert_eq!((signal.delay, signal.base), (NEVER, 27_200));
+    let answer = Header { kind: DatagramKind::Answer, ..header(0, Held::new(38_400, false)) };
+    let signal = signals.read(50_000, 0, &answer, 10_000);
+    assert_eq!((signal.delay, signal.base), (NEVER, 27_200));
     // An answer to a probe, and one that is no stamp of ours.
     signals.on_answer(100_000, 0, Held::new(1_280, false), 90_000);
     signals.on_answer(100_000, 0, Held::new(0, false), 200_000);
