@@ -198,9 +198,10 @@ impl Swift {
         if delay != NEVER && self.base != NEVER && !self.round.is_partial(self.target, self.samples) {
             let above = delay > self.target;
             let believed = self.believes(delay);
+            let alone = (self.drained * ONE / delay).min(ONE);
             let round = RoundEnd {
                 window: self.window,
-                alone: self.window * self.drained / delay.max(1),
+                alone: self.window * alone / ONE,
                 above: above && believed,
                 drained: delay <= self.drained,
                 lost: lost != 0,
@@ -211,7 +212,7 @@ impl Swift {
             if self.rival.is_there() {
                 self.slow_start &= lost == 0;
             } else if believed && delay > self.drained && (above || lost != 0) {
-                let cut = (ONE - self.drained * ONE / delay).clamp(ONE / 8, ONE / 2);
+                let cut = (ONE - alone).clamp(ONE / 8, ONE / 2);
                 // Many senders of a datagram at a time see a queue one after the other, and leave some of it to the others.
                 left = left.min(ONE - cut * (self.window / 2).clamp(ONE / 4, ONE) / ONE);
             }
