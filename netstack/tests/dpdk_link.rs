@@ -10,6 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use shouter_netstack::device::dpdk::{
@@ -162,8 +163,9 @@ fn memif_carries_jumbo_frames_both_ways() {
     both_ways("memif-server", "memif-client", 9000);
 }
 
-/// A server that has its socket, and has not started its port.
-fn turn_away(path: &std::path::Path) -> OwnedFd {
+/// A server that has its socket, and has not started its port. The thread that turns clients away ends once the socket
+/// is shut down; until then it keeps the socket open.
+fn turn_away(path: &std::path::Path) -> (OwnedFd, JoinHandle<()>) {
     // SAFETY: the arguments are numbers.
     let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
@@ -180,7 +182,7 @@ fn turn_away(path: &std::path::Path) -> OwnedFd {
     assert_eq!(unsafe { libc::bind(fd, (&raw const address).cast(), len) }, 0);
     // SAFETY: the arguments are numbers.
     assert_eq!(unsafe { libc::listen(fd, 8) }, 0);
-    std::thread::spawn(move || {
+    let turning = std::thread::spawn(move || {
         loop {
             // SAFETY: no address is asked for. It fails once the socket is shut down.
             let taken = unsafe { libc::accept(fd, core::ptr::null_mut(), core::ptr::null_mut()) };
@@ -191,7 +193,7 @@ fn turn_away(path: &std::path::Path) -> OwnedFd {
             drop(unsafe { OwnedFd::from_raw_fd(taken) });
         }
     });
-    socket
+    (socket, turning)
 }
 
 #[test]
@@ -200,11 +202,12 @@ fn a_memif_client_that_is_turned_away_tries_again() {
     let path = socket("early");
     let queues =
         |role: &str| DpdkPortConfig { queues: 4, ..config(&format!("{role}:{}", path.display()), 1500) };
-    let early = turn_away(&path);
+    let (early, turning) = turn_away(&path);
     let away = Port::try_open(eal(), &queues("memif-client")).unwrap_err();
     assert!(matches!(away, PortError::NotYet { .. }), "{away}");
     // SAFETY: the arguments are numbers.
     assert_eq!(unsafe { libc::shutdown(early.as_raw_fd(), libc::SHUT_RDWR) }, 0);
+    turning.join().unwrap();
     drop(early);
     let client = std::thread::spawn({
         let config = queues("memif-client");
