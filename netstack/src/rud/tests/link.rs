@@ -1,10 +1,8 @@
 //! Two endpoints, two application ends, and a link between them that loses, reorders, duplicates and flips bits:
 //! in virtual time, from one seed.
 
-#![allow(unsafe_code)]
-
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ptr::NonNull;
+use std::sync::LazyLock;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -43,9 +41,7 @@ impl Sink for App {
             self.refusals += 1;
             return Disposition::Refused(RefusalReason::NotReady);
         }
-        let intact = rest == expected_header(number).split_at(8).1
-            && payload.iter().enumerate().all(|(i, byte)| *byte == pattern(number, i))
-            && payload.len() == payload_len(number);
+        let intact = rest == expected_header(number).split_at(8).1 && payload == payload_of(number);
         self.corrupt += u32::from(!intact);
         self.bytes += payload.len() as u64;
         *self.consumed.entry(number).or_default() += 1;
@@ -88,27 +84,29 @@ fn payload_len(number: u64) -> usize {
     }
 }
 
-fn pattern(number: u64, at: usize) -> u8 {
-    (number as usize).wrapping_mul(31).wrapping_add(at).wrapping_mul(0x9d).wrapping_shr(3) as u8
+/// A payload begins at one of so many bytes: then they repeat themselves.
+const STARTS: usize = 2048;
+
+/// Each payload is a part of these bytes.
+static PAYLOADS: LazyLock<Vec<u8>> =
+    LazyLock::new(|| (0..STARTS + 1400).map(|at| (at.wrapping_mul(0x9d) >> 3) as u8).collect());
+
+fn payload_of(number: u64) -> &'static [u8] {
+    &PAYLOADS[(number as usize).wrapping_mul(31) % STARTS..][..payload_len(number)]
 }
 
-/// Memory that messages are sent from, never freed: tests are short, and extents point into it.
+/// The payload of a number, if it has one.
 pub(super) fn extent_of(number: u64) -> Option<Extent> {
-    let bytes: Vec<u8> = (0..payload_len(number)).map(|i| pattern(number, i)).collect();
-    extent_from(bytes)
+    static_extent(payload_of(number))
 }
 
 /// An extent over bytes that are never freed.
 pub(super) fn extent_from(bytes: Vec<u8>) -> Option<Extent> {
-    if bytes.is_empty() {
-        return None;
-    }
-    let leaked: &'static mut [u8] = Box::leak(bytes.into_boxed_slice());
-    let len = leaked.len();
-    let base = NonNull::new(leaked.as_mut_ptr())?;
-    // SAFETY: the memory was leaked, so it stays readable, and nothing writes to it any more.
-    let region = unsafe { Region::from_raw_parts(base, len) };
-    region.extent(0, len as u32)
+    static_extent(bytes.leak())
+}
+
+fn static_extent(bytes: &'static [u8]) -> Option<Extent> {
+    if bytes.is_empty() { None } else { Region::from_static(bytes).extent(0, bytes.len() as u32) }
 }
 
 /// One end.
