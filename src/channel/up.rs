@@ -342,7 +342,7 @@ impl UpChannels {
     /// The same for those peers only that are `awaited`; see [`Channel::is_drained_to`].
     pub fn is_drained_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool {
         self.channels.iter().all(|channel| channel.is_drained_to(awaited))
-            && self.local.as_ref().is_none_or(|local| local.is_drained())
+            && self.local.as_ref().is_none_or(|local| local.is_drained_to(awaited))
     }
 
     /// Whether a channel is still being made to a leader that is `awaited`; see [`Channel::is_connecting_to`].

@@ -458,7 +458,11 @@ fn who_leaves_after_rank_0_is_not_taken_for_dead() {
 #[test]
 fn who_is_reached_by_a_leader_that_has_left_is_not_waited_for() {
     let plan = |call| job!(4, 2, "cut_off").with("CALL", call);
-    run_all([plan("message"), plan("collective")]).iter().for_each(crate::ranks::State::assert_success);
+    for state in run_all([plan("message"), plan("collective")]) {
+        state.assert_success();
+        // Nor is what was under way to that leader, when the others leave.
+        assert!(state.ranks.iter().all(|rank| rank.ended < Some(Duration::from_secs(25))), "{state}");
+    }
 }
 
 #[test]

@@ -397,9 +397,15 @@ impl Local {
         Some(rank.0.wrapping_sub(self.first.0)).filter(|local| *local < self.segment.ranks())
     }
 
-    /// Whether all that was to be sent on was, and all payloads are released.
+    /// Whether all payloads are released, and all was sent on to those leaders that are `awaited`.
+    pub(super) fn is_drained_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool {
+        let is_behind = matches!(&self.upwards, Upwards::Leads(relay) if !relay.is_drained_to(awaited));
+        self.references.is_empty() && !is_behind
+    }
+
+    #[cfg(test)]
     pub(super) fn is_drained(&self) -> bool {
-        self.references.is_empty() && !matches!(&self.upwards, Upwards::Leads(relay) if !relay.is_drained())
+        self.is_drained_to(&|_| true)
     }
 
     #[cfg(test)]

@@ -168,9 +168,14 @@ impl Relay {
         self.held.clear();
     }
 
-    /// Whether all that came up was sent on and released.
-    pub(super) fn is_drained(&self) -> bool {
-        self.is_closed || !self.has_work() && self.ups.iter().all(Reader::is_settled)
+    /// Whether all that came up for hosts whose leaders are `awaited` was sent on and released, and they know what was taken here.
+    pub(super) fn is_drained_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool {
+        let is_awaited = |to: u32| {
+            let to = Rank(to.saturating_sub(1));
+            !self.grid.contains(to) || awaited(self.grid.leader_of(self.grid.node_of(to)))
+        };
+        let looked = self.due == 0 && !self.reports.iter().any(|(leader, _)| awaited(*leader));
+        self.is_closed || looked && !self.ups.iter().flat_map(Reader::destinations).any(is_awaited)
     }
 
     /// Sends on as many messages as possible, and reports the bytes taken here; true if anything was sent.

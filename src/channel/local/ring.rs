@@ -261,6 +261,11 @@ impl Reader {
         self.kept.is_empty()
     }
 
+    /// The destinations, plus one, of the messages that are still to be sent on or released.
+    pub(super) fn destinations(&self) -> impl Iterator<Item = u32> {
+        self.kept.iter().filter(|kept| kept.state != Offered::Taken).map(|kept| kept.to)
+    }
+
     /// Whether an entry is complete that nobody has looked at.
     #[inline]
     pub(super) fn has_entry(&self, segment: &NodeSegment) -> bool {

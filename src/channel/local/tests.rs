@@ -245,6 +245,27 @@ fn every_rank_reaches_every_other() {
     }
 }
 
+/// What is under way to a leader that has gone is not waited for, nor what has no room on the way there.
+#[test]
+fn messages_to_a_host_whose_leader_has_gone_are_not_waited_for() {
+    for (over_tcp, messages) in [(false, 1), (false, 400), (true, 1), (true, 400)] {
+        let mut sim = Sim::new(3);
+        let mut members = Member::all(&sim, over_tcp);
+        members[1].to_send = (0..1).map(|number| (Rank(3), number, 64)).collect();
+        let came = sim
+            .run_until(&mut members, LIMIT, |members| members[3].has_all(1, 1) && members[0].up.is_drained());
+        assert!(came, "over TCP: {over_tcp}: {members:?}");
+        members[2].sleeps = true;
+        members[1].to_send = (0..messages).map(|number| (Rank(3), number, 4096)).collect();
+        let until = sim.now() + Duration::from_millis(100);
+        sim.run_until(&mut members, until, |_| false);
+        let leader = &members[0].up;
+        assert!(!leader.is_drained(), "over TCP: {over_tcp}: {members:?}");
+        assert!(!leader.is_drained_to(&|rank| rank == Rank(2)));
+        assert!(leader.is_drained_to(&|rank| rank != Rank(2)), "over TCP: {over_tcp}: {members:?}");
+    }
+}
+
 /// A rank takes nothing for a while: its senders come to a stop, with little underway; all other messages arrive, those between the
 /// leaders among them; and then it gets everything, once.
 #[test]

@@ -585,6 +585,11 @@ pub(crate) fn is_open(name: &str) -> bool {
     PathBuf::from(parameter("GATES").unwrap()).join(name).exists()
 }
 
+/// Opens a gate for the other ranks.
+pub(crate) fn open_gate(name: &str) {
+    std::fs::write(PathBuf::from(parameter("GATES").unwrap()).join(name), "").unwrap();
+}
+
 pub(crate) fn await_gate(name: &str) {
     while !is_open(name) {
         std::thread::sleep(Duration::from_millis(2));
