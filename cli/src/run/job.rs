@@ -23,6 +23,9 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 /// The time limit for the end of the ranks' leftover processes, after they are killed.
 const LAST_PROCESSES: Duration = Duration::from_secs(2);
 
+/// A look for them may miss a process whose parent ends meanwhile: so there is another one after this time.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// The phase of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -255,22 +258,21 @@ pub(super) fn end_children(signals: &Signals) {
         while let Some(pid) = sys::ended_child() {
             let _ = sys::reap(pid);
         }
-        let children = children();
         let left = until.saturating_duration_since(Instant::now());
-        if children.is_empty() || left.is_zero() {
+        if !sys::has_children() || left.is_zero() {
             return;
         }
-        for child in children {
+        for child in children() {
             sys::signal(child, libc::SIGKILL);
         }
         // SIGCHLD reports the end of one. A process of another user cannot be killed and may stay.
-        if signals.wait(Some(left)).is_err() {
+        if signals.wait(Some(left.min(LOOK_AGAIN))).is_err() {
             return;
         }
     }
 }
 
-/// The children of this process, dead ones included, from /proc.
+/// The children of this process, dead ones included, from /proc; without those that it has adopted since the look began.
 fn children() -> Vec<u32> {
     let own = std::process::id().to_string();
     let is_child = |pid: &u32| {

@@ -172,6 +172,12 @@ pub(super) fn ended_child() -> Option<u32> {
     }
 }
 
+/// Whether this process has children, dead ones included. The descendants of a child that has ended are its own before that one can be reaped.
+pub(super) fn has_children() -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(process::waitid(WaitId::All, options), Err(Errno::CHILD))
+}
+
 /// Sends a signal to a child. One that has ended and is not reaped yet is not affected.
 pub(super) fn signal(child: u32, signal: i32) {
     if let (Some(pid), Some(signal)) =
