@@ -105,8 +105,11 @@ pub(super) fn publish(node: &NodeSegment, cause: &AbortCause) {
 }
 
 fn set(node: &NodeSegment, culprit: Rank, why: &AbortReason) {
-    if let AbortReason::GaveUp(Some(text)) = why {
-        node.set_abort_text(culprit.0, text);
+    match why {
+        AbortReason::GaveUp(Some(text)) => node.set_abort_text(culprit.0, text),
+        // The votes may have been another shard's, whose part of the node's memory this is not.
+        AbortReason::Diverged(Some(found)) => node.set_verdict(found),
+        _ => {}
     }
     node.set_abort(culprit.0, why.code() as u8);
 }

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use shouter_reducer::dtype::{DType, ReduceOp};
-use shouter_reducer::executor::{AbortReason, ExecutorConfig, OpError};
+use shouter_reducer::executor::{AbortCause, AbortReason, Divergence, ExecutorConfig, OpError};
 use shouter_reducer::grid::Grid;
-use shouter_reducer::header::{Collective, Identity, Shape};
+use shouter_reducer::header::{Collective, Identity, Shape, View};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::memory::{MemoryKind, Owned, Span};
 use shouter_reducer::plan::Plan;
@@ -268,6 +268,29 @@ fn a_known_cause_is_published_rather_than_the_rank_that_left_because_of_it() {
         (1, AbortReason::Diverged(None))
     );
     assert_eq!(engine.aborted().map(|cause| cause.culprit), Some(Rank(1)));
+}
+
+/// Its votes were another shard's, on another part of the node's memory, so that the rank beside has none.
+#[test]
+fn a_divergence_that_another_shard_has_found_is_seen_by_the_rank_beside() {
+    let view = |count| View {
+        identity: Identity::part(1),
+        shape: Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count },
+    };
+    let found = Divergence {
+        seq: 1,
+        rank: Rank(7),
+        found: view(9),
+        other: Rank(3),
+        expected: view(8),
+        is_majority: true,
+    };
+    let why = AbortReason::Diverged(Some(Box::new(found)));
+    let [engine, mut other] = idle();
+    let cause = AbortCause { culprit: Rank(7), reason: why.clone(), seen: None };
+    liveness::publish(engine.node.as_ref().unwrap(), &cause);
+    other.poll(Clock.now() + DEAD_AFTER / 2);
+    assert_eq!(other.aborted().map(|cause| (cause.culprit, &cause.reason)), Some((Rank(7), &why)));
 }
 
 #[test]
