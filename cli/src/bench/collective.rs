@@ -23,9 +23,9 @@ use shouter::{Collective, Group, ReduceOp};
 
 use super::kernel::PeerWorkload;
 use super::peers::{self, Peer};
-use super::report::{Report, Rounds};
+use super::report::{Report, ReportLine, Rounds};
 use super::sizes::Sizes;
-use super::{kernel, patience, ranks_output, workload};
+use super::{kernel, patience, ranks_output, spin, workload};
 use crate::failure::CommandError;
 use crate::hosts::Hosts;
 pub(crate) use beside::{BesideArgs, BesideWorkerArgs, main as beside, worker as beside_worker};
@@ -93,8 +93,8 @@ pub(crate) struct JobArgs {
     /// 3 beside peers, else 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=101))]
     rounds: Option<u32>,
-    /// Peers to run in the same call: openmpi, mpich, gloo, kernel (allreduce and incast); a measurement that a peer lacks is said
-    /// to be unavailable; Gloo is that of the first Python that has PyTorch: python3 of PATH, the environment of
+    /// Peers to run in the same call: openmpi, mpich, gloo, kernel (allreduce and incast), spin (a bare loop that computes for as long as our
+    /// operation takes: its p99 is the machine's); a measurement that a peer lacks is said to be unavailable; Gloo is that of the first Python that has PyTorch: python3 of PATH, the environment of
     /// scripts/lib/venv torch 2.15, /usr/bin/python3
     #[arg(long, value_delimiter = ',', value_name = "PEERS")]
     against: Vec<Peer>,
@@ -285,12 +285,15 @@ fn round(
     (gathered, absent): (&mut Rounds, &mut Vec<Peer>),
 ) -> Result<(), CommandError> {
     let mut command = launcher(job)?;
+    // The sizes and the medians of this round.
+    let mut ours = vec![];
     command.arg("bench").args(what.worker);
     command.args(["--seconds", &job.seconds.to_string()]).args(data).stdin(Stdio::null());
     for mut line in ranks_output(&mut command, patience(sizes.len().max(1), job.seconds))? {
         let link = job.hosts > 1 && !matches!(job.transport.as_str(), "verbs" | "kernel");
         line.device = link.then(|| job.device.clone());
         line.mtu = link.then_some(job.mtu.into());
+        ours.extend(line.p50_us.map(|p50| (line.bytes, p50)));
         gathered.push(line);
     }
     for peer in job.against.iter().filter(|peer| !absent.contains(peer)).copied().collect::<Vec<_>>() {
@@ -303,6 +306,10 @@ fn round(
                 duplex: false,
                 mtu: job.mtu.into(),
             })?,
+            (Peer::Spin, _) => {
+                let of = |p50| spin::measure(what.name, (job.ranks, job.hosts), p50, job.seconds);
+                ours.iter().map(|&(bytes, p50)| ReportLine { bytes, ..of(p50) }).collect()
+            }
             (peer, _) => peers::run(
                 peer,
                 &peers::Job {

@@ -20,6 +20,7 @@ mod peers;
 mod ps;
 pub(crate) mod report;
 pub(crate) mod sizes;
+mod spin;
 pub(crate) mod workload;
 
 /// Arguments of `shouter bench`.

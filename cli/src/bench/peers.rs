@@ -28,6 +28,7 @@ pub(crate) enum Peer {
     Kernel,
     Perftest,
     Rings,
+    Spin,
 }
 
 impl FromStr for Peer {
@@ -41,8 +42,9 @@ impl FromStr for Peer {
             "kernel" => Ok(Self::Kernel),
             "perftest" => Ok(Self::Perftest),
             "rings" => Ok(Self::Rings),
+            "spin" => Ok(Self::Spin),
             other => Err(format!(
-                "unknown peer '{other}'; there are openmpi, mpich, gloo, kernel, perftest and rings"
+                "unknown peer '{other}'; there are openmpi, mpich, gloo, kernel, perftest, rings and spin"
             )),
         }
     }
@@ -126,6 +128,7 @@ pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
         Peer::Kernel => Ok(unavailable("kernel", job)),
         Peer::Perftest => Ok(unavailable("perftest", job)),
         Peer::Rings => Ok(unavailable("rings", job)),
+        Peer::Spin => Ok(unavailable("spin", job)),
     }
 }
 

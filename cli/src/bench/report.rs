@@ -92,6 +92,9 @@ pub(crate) struct ReportLine {
     pub(crate) frames_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) messages_per_second: Option<f64>,
+    /// Frames, or segments, that all ranks have sent in these iterations, and those of them that were sent again; between hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -266,9 +269,34 @@ impl Report {
     }
 }
 
-/// A row per size, a column per series, and after each peer our advantage over it.
+/// A row per size, a column per series, and after each peer our advantage over it; the same of the 99th percentiles of times, and what was
+/// sent again.
 fn table(lines: &[ReportLine]) -> String {
     let Some(first) = lines.first() else { return "no result\n".into() };
+    let unit = match first {
+        ReportLine { messages_per_second: Some(_), .. } => "messages/s",
+        ReportLine { goodput_gbits: Some(_), .. } => "Gb/s",
+        ReportLine { connections_per_second: Some(_), .. } => "connections/s",
+        ReportLine { bytes_per_connection: Some(_), .. } => "bytes each",
+        _ => "us p50",
+    };
+    let mut out = format!("{} ({unit}; x: how many times better the first column is)\n", first.bench);
+    out += &rows(lines, ReportLine::headline);
+    if unit == "us p50" && first.p99_us.is_some() {
+        out += "\nus p99\n";
+        out += &rows(lines, |line| line.p99_us.map(|figure| (figure, true)));
+    }
+    for line in lines {
+        if let (Some(resent @ 1..), Some(sent)) = (line.resent, line.sent) {
+            let bytes = line.bytes.map(|bytes| format!(" of {bytes} bytes")).unwrap_or_default();
+            out += &format!("{}{bytes}: {resent} of {sent} frames sent again\n", line.series());
+        }
+    }
+    out
+}
+
+/// The figures of all sizes and series, as a figure and whether less of it is better.
+fn rows(lines: &[ReportLine], figure: impl Fn(&ReportLine) -> Option<(f64, bool)>) -> String {
     let mut series: Vec<String> = Vec::new();
     let mut sizes: Vec<Option<u64>> = Vec::new();
     for line in lines {
@@ -280,15 +308,7 @@ fn table(lines: &[ReportLine]) -> String {
         }
     }
     sizes.sort_unstable();
-    let unit = match first {
-        ReportLine { messages_per_second: Some(_), .. } => "messages/s",
-        ReportLine { goodput_gbits: Some(_), .. } => "Gb/s",
-        ReportLine { connections_per_second: Some(_), .. } => "connections/s",
-        ReportLine { bytes_per_connection: Some(_), .. } => "bytes each",
-        _ => "us p50",
-    };
-    let mut out = format!("{} ({unit}; x: how many times better the first column is)\n", first.bench);
-    out += &format!("{:>12}", "bytes");
+    let mut out = format!("{:>12}", "bytes");
     for name in &series {
         out += &format!("{name:>26}");
     }
@@ -296,9 +316,9 @@ fn table(lines: &[ReportLine]) -> String {
     for size in sizes {
         out += &format!("{:>12}", size.map_or("-".into(), |s| s.to_string()));
         let cell = |name: &str| lines.iter().find(|l| l.bytes == size && l.series() == name);
-        let base = series.first().and_then(|s| cell(s)).and_then(ReportLine::headline);
+        let base = series.first().and_then(|s| cell(s)).and_then(&figure);
         for (column, name) in series.iter().enumerate() {
-            let text = match (cell(name).and_then(ReportLine::headline), base) {
+            let text = match (cell(name).and_then(&figure), base) {
                 (None, _) => "-".into(),
                 (Some((value, _)), _) if column == 0 => format!("{value:.2}"),
                 (Some((value, less)), Some((base, _))) if base > 0.0 && value > 0.0 => {

@@ -75,6 +75,22 @@ fn every_collective_is_measured_on_one_host_and_on_several() {
     }
 }
 
+#[test]
+fn a_bare_loop_lasts_as_long_as_the_operation_beside_it() {
+    let home = Home::new("spin");
+    let job = ["allreduce", "--hosts", "2", "--bytes", "64,64Ki", "--rounds", "1", "--against", "spin"];
+    let rows = rows(&home, &job);
+    assert_eq!(rows.len(), 4, "{rows:?}");
+    for bytes in [64, 64 << 10] {
+        let of = |who| rows.iter().find(|row| row["bytes"] == bytes && row["who"] == who).unwrap();
+        let (ours, spin) = (of("shouter"), of("spin"));
+        assert!(ours["sent"].is_u64() && ours["resent"].is_u64(), "{ours}");
+        // No loop is shorter than the shortest one that it was measured by, but for a core that becomes faster.
+        assert!(figure(spin, "p50_us") > 0.5 * figure(ours, "p50_us"), "{rows:?}");
+        assert!(figure(spin, "p99_us") >= figure(spin, "p50_us"), "{rows:?}");
+    }
+}
+
 /// A collective that a peer lacks does not end the bench.
 #[test]
 fn a_collective_that_a_peer_lacks_is_said_to_be_unavailable() {

@@ -199,6 +199,8 @@ pub(super) fn measure<T: Number>(
     }
     let after = group.stats();
     let in_place = after.in_place - before.in_place >= wanted;
+    let mut frames = [after.frames_sent - before.frames_sent, after.resent - before.resent];
+    group.all_reduce(&mut frames, ReduceOp::Sum)?;
     for chunk in run.figures.nanos.chunks_mut(FIGURES) {
         group.all_reduce(chunk, ReduceOp::Max)?;
     }
@@ -210,6 +212,9 @@ pub(super) fn measure<T: Number>(
     let bytes = (!is_barrier).then_some(bytes);
     let mut line = ReportLine::collective(collective, "shouter", (ranks, group.nodes()), bytes, nanos);
     line.transport = Some(group.transport().channels.clone());
+    if group.nodes() > 1 {
+        (line.sent, line.resent) = (Some(frames[0]), Some(frames[1]));
+    }
     if !is_barrier {
         line.in_place = Some(in_place);
         let uncopied = after.frames_uncopied - before.frames_uncopied;

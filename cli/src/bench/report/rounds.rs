@@ -49,6 +49,8 @@ fn merge(mut lines: Vec<ReportLine>) -> Option<ReportLine> {
     merged.least_p50_us = p50s.iter().copied().reduce(f64::min);
     merged.greatest_p50_us = p50s.iter().copied().reduce(f64::max);
     merged.iterations = lines.iter().map(|line| line.iterations).sum();
+    merged.sent = lines.iter().map(|line| line.sent).sum();
+    merged.resent = lines.iter().map(|line| line.resent).sum();
     let all: Vec<_> = lines.iter_mut().map(|line| figures(line).map(|figure| *figure)).collect();
     for (index, figure) in figures(&mut merged).into_iter().enumerate() {
         let mut values: Vec<f64> = all.iter().filter_map(|line| line[index]).collect();

@@ -101,6 +101,11 @@ fn peers_carry_no_protocol_and_bytes_are_an_integer() {
 fn the_table_shows_ratios_to_the_first_column() {
     let ours = ReportLine::collective(Collective::AllReduce, "shouter", (2, 2), Some(4), &mut [2000]);
     let theirs = ReportLine::collective(Collective::AllReduce, "openmpi-tcp", (2, 2), Some(4), &mut [9000]);
-    let table = table(&[ours, theirs]);
-    assert!(table.contains("9.00 (4.50x)"), "{table}");
+    let slow_ones = &mut [2000, 2000, 6000];
+    let slow = ReportLine::collective(Collective::AllReduce, "shouter", (2, 2), Some(64), slow_ones);
+    let table = table(&[ours, theirs, ReportLine { sent: Some(90), resent: Some(3), ..slow }]);
+    let [p50, p99] = table.split("\nus p99\n").collect::<Vec<_>>()[..] else { panic!("{table}") };
+    assert!(p50.contains("9.00 (4.50x)") && p50.contains("2.00") && !p50.contains("6.00"), "{table}");
+    assert!(p99.contains("9.00 (4.50x)") && p99.contains("6.00"), "{table}");
+    assert!(table.ends_with("shouter of 64 bytes: 3 of 90 frames sent again\n"), "{table}");
 }
