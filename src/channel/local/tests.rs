@@ -248,7 +248,7 @@ fn every_rank_reaches_every_other() {
 /// What is under way to a leader that has gone is not waited for, nor what has no room on the way there.
 #[test]
 fn messages_to_a_host_whose_leader_has_gone_are_not_waited_for() {
-    for (over_tcp, messages) in [(false, 1), (false, 400), (true, 1), (true, 400)] {
+    for (over_tcp, messages) in [(false, 1), (false, 200), (true, 200)] {
         let mut sim = Sim::new(3);
         let mut members = Member::all(&sim, over_tcp);
         members[1].to_send = (0..1).map(|number| (Rank(3), number, 64)).collect();
@@ -257,7 +257,7 @@ fn messages_to_a_host_whose_leader_has_gone_are_not_waited_for() {
         assert!(came, "over TCP: {over_tcp}: {members:?}");
         members[2].sleeps = true;
         members[1].to_send = (0..messages).map(|number| (Rank(3), number, 4096)).collect();
-        let until = sim.now() + Duration::from_millis(100);
+        let until = sim.now() + Duration::from_millis(20);
         sim.run_until(&mut members, until, |_| false);
         let leader = &members[0].up;
         assert!(!leader.is_drained(), "over TCP: {over_tcp}: {members:?}");
