@@ -260,7 +260,7 @@ fn sessions(c: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(count), |bencher| {
             bencher.iter(|| {
                 let id = turns.next().unwrap();
-                pair.now += 1_000;
+                pair.now += 1_024_000 / count;
                 let now = Instant::from_nanos(pair.now);
                 pair.ends[0].0.send(id, &HEADER, extent, MessageToken(1)).unwrap();
                 for from in [0, 1, 0] {
