@@ -92,7 +92,7 @@ pub const KEYS: &[KeySpec] = &[
     ),
     key(
         "channel_num",
-        "a number of connections, from 1 to 64",
+        "a number of connections, from 1 to 256",
         "10",
         "connections within one channel: RUD paths, TCP connections, queue pairs",
     ),

@@ -457,7 +457,7 @@ impl Builder {
             launcher_store: place.launcher_store,
             key,
             job: job_name(layers, environment)?,
-            channel_num: number("channel_num", 1..=64, 10)?,
+            channel_num: number("channel_num", 1..=256, 10)?,
             data_port: number("data_port", 1..=65_000, DATA_PORT.into())? as u16,
             transport,
             idle: value::word(layers, "idle", &idles)?.unwrap_or(None),

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 #[cfg(test)]
 mod tests;
 
-/// Probes of the peer that may wait for their answers: those of one volley.
-const MOST_PROBES: usize = 64;
+/// Probes of the peer that may wait for their answers: those of one volley over 256 paths.
+const MOST_PROBES: usize = 256;
 
 /// Pending acknowledgements, and requests for the peer's.
 ///

@@ -78,10 +78,10 @@ impl Asks {
     /// Whether an acknowledgement on `path` is to be sent as a probe: not if the fate of one there is open.
     #[inline]
     pub(super) fn wants_ack(&self, now: u64, path: u16) -> bool {
-        let is_open = |asked: &Asked| {
-            asked.is_small_on(path) && asked.stamp > self.newest && now.saturating_sub(asked.sent_at) < FATE
-        };
-        now < self.ask_until && !self.asked.iter().any(is_open)
+        let is_open = |asked: &&Asked| asked.stamp > self.newest && now.saturating_sub(asked.sent_at) < FATE;
+        // The youngest are the last.
+        let mut open = self.asked.iter().rev().take_while(is_open);
+        now < self.ask_until && !open.any(|asked| asked.is_small_on(path))
     }
 
     /// While paths seem to fail, the path that is known to deliver, if one is.
@@ -140,7 +140,7 @@ impl Asks {
 
     /// The answer with `stamp` has come.
     pub(super) fn answered(&mut self, stamp: u64) -> Option<Asked> {
-        let at = self.asked.iter().position(|asked| asked.stamp == stamp)?;
+        let at = self.asked.binary_search_by_key(&stamp, |asked| asked.stamp).ok()?;
         self.newest = self.newest.max(stamp);
         self.doubted = false;
         let asked = self.asked.remove(at)?;
@@ -150,7 +150,8 @@ impl Asks {
 
     /// Whether a probe on `path` was lost: later ones were answered. It is forgotten by that.
     pub(super) fn take_lost(&mut self, now: u64, path: u16) -> bool {
-        let lost = self.asked.iter().position(|asked| asked.is_small_on(path) && asked.stamp < self.newest);
+        let mut overtaken = self.asked.iter().take_while(|asked| asked.stamp < self.newest);
+        let lost = overtaken.position(|asked| asked.is_small_on(path));
         if let Some(at) = lost {
             self.asked.remove(at);
             self.ask_until = self.ask_until.max(now.saturating_add(ONE_DOUBT));

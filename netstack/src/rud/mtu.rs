@@ -23,6 +23,8 @@ const BASE: u16 = 1_200;
 /// A size has failed after so many tries, or after one for each path in use if those are more.
 //= RFC 8899 section 5.1.2: MAX_PROBES
 const TRIES: u16 = 3;
+/// But not after more: with a time-out between them, more would take longer than a peer may be silent.
+const MOST_TRIES: u16 = 64;
 
 /// A search ends when the limit is known as well as this, in bytes.
 const STEP: u16 = 64;
@@ -273,7 +275,9 @@ impl PathMtu {
         trial.unheard = 0;
         trial.failures = trial.failures.saturating_add(1);
         let is_doubt = trial.size == self.limit;
-        if trial.failures >= TRIES.max(paths) && (!is_doubt || now - trial.begun >= LEAST_DOUBT) {
+        if trial.failures >= TRIES.max(paths.min(MOST_TRIES))
+            && (!is_doubt || now - trial.begun >= LEAST_DOUBT)
+        {
             return self.has_failed(now);
         }
         if is_doubt {

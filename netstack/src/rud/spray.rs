@@ -81,6 +81,8 @@ pub(super) struct Spray {
     health: Box<[Health]>,
     shares: Shares,
     out: u16,
+    /// No path that is left out is tried again before.
+    due_at: u64,
     /// Datagrams that were delivered since there are records, modulo 2^32.
     delivered: u32,
 }
@@ -139,8 +141,20 @@ impl Spray {
 
     #[cold]
     fn first_due(&self, now: u64) -> Option<u16> {
+        if now < self.due_at {
+            return None;
+        }
         let due = |health: &Health| matches!(health.standing, Standing::Out(at) if at <= now);
         self.health.iter().position(due).map(|path| path as u16)
+    }
+
+    /// Whether paths are left out, or until when, has changed.
+    fn set_due(&mut self) {
+        let rests = self.health.iter().filter_map(|health| match health.standing {
+            Standing::Out(at) => Some(at),
+            Standing::InUse | Standing::Tried => None,
+        });
+        self.due_at = rests.min().unwrap_or(u64::MAX);
     }
 
     /// The path of new data.
@@ -225,6 +239,7 @@ impl Spray {
     pub(super) fn on_probe_trial(&mut self, now: u64, path: u16) {
         if let Some(health) = self.health.get_mut(usize::from(path)) {
             health.rest(now);
+            self.set_due();
         }
     }
 
@@ -272,6 +287,7 @@ impl Spray {
             // It begins anew, but for its failures.
             *health = Health { failures: health.failures, ..Health::FRESH };
             self.out -= 1;
+            self.set_due();
         }
     }
 
@@ -294,6 +310,7 @@ impl Spray {
             Standing::InUse | Standing::Out(_) => return,
         }
         self.health[usize::from(path)].rest(now);
+        self.set_due();
     }
 
     /// Whether a path loses far more than the others in use that deliver: false if there are none.
@@ -302,6 +319,13 @@ impl Spray {
         // So many losses in a row as chance does not make of the others' share, while others deliver; or a quarter of its datagrams
         // and four times the others' share. A path that may be dead itself is no measure.
         let Health { delivered, lost, streak, since, .. } = self.health[usize::from(path)];
+        let (delivered, lost) = (u32::from(delivered), u32::from(lost));
+        let others_deliver = self.delivered.wrapping_sub(since) >= STREAK.into();
+        let (may_have_stopped, may_be_poor) =
+            (streak >= STREAK && others_deliver, lost >= FEW && 3 * lost >= delivered);
+        if !may_have_stopped && !may_be_poor {
+            return false;
+        }
         let (mut arrived, mut gone) = (0u32, 0u32);
         for (at, other) in self.health.iter().enumerate() {
             if at != usize::from(path) && other.standing == Standing::InUse && other.streak < STREAK {
@@ -310,11 +334,8 @@ impl Spray {
             }
         }
         let share = f64::from(gone + 1) / f64::from(arrived + gone + 1);
-        let (delivered, lost) = (u32::from(delivered), u32::from(lost));
-        let others_deliver = self.delivered.wrapping_sub(since) >= STREAK.into();
-        let stopped = streak >= STREAK && others_deliver && share.powi(streak.into()) < CHANCE;
-        let poor =
-            lost >= FEW && 3 * lost >= delivered && lost * (arrived + gone) > 4 * gone * (lost + delivered);
+        let stopped = may_have_stopped && share.powi(streak.into()) < CHANCE;
+        let poor = may_be_poor && lost * (arrived + gone) > 4 * gone * (lost + delivered);
         stopped || poor
     }
 
@@ -324,6 +345,7 @@ impl Spray {
         let standing = &mut self.health[usize::from(path)].standing;
         if matches!(standing, Standing::Out(_)) {
             *standing = Standing::Tried;
+            self.set_due();
         }
     }
 }

@@ -125,7 +125,7 @@ fn permute(tree: FatTree, name: &str, paths: u16, fault: Option<(Part, Fault)>) 
 #[test]
 fn permutation_traffic_without_faults() {
     for tree in trees() {
-        for (name, paths) in [("one path", 1), ("10 paths", PATHS), ("64 paths", 64)] {
+        for (name, paths) in [("one path", 1), ("10 paths", PATHS), ("64 paths", 64), ("256 paths", 256)] {
             permute(*tree, name, paths, None);
         }
     }

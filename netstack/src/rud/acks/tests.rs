@@ -58,3 +58,17 @@ fn one_request_in_a_quarter_of_the_window_is_enough() {
     assert_eq!(requests(1000), 3, "`ack_every` at the most");
     assert_eq!(requests(1), 12);
 }
+
+//= rud/spec.md section 4.3, RUD-13
+#[test]
+fn a_volley_of_probes_over_256_paths_is_answered_and_of_more_the_latest() {
+    let mut acks = acks();
+    (0..300).for_each(|stamp| acks.on_probe(10, 0, stamp));
+    let mut answered = vec![];
+    while acks.is_due() {
+        answered.push(acks.probe().unwrap().stamp);
+        acks.on_answered();
+        acks.on_reported();
+    }
+    assert_eq!(answered, (44..300).collect::<Vec<_>>());
+}

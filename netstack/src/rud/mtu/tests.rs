@@ -139,6 +139,29 @@ fn a_size_fails_on_every_path_before_it_counts() {
     assert_eq!(mtu.limit, 1_200);
 }
 
+//= rud/spec.md section 6.8, RUD-61
+#[test]
+fn of_many_paths_64_are_enough_for_a_size_to_fail() {
+    for (paths, expected) in [(63, 63), (64, 64), (256, 64)] {
+        let (mut mtu, mut now, mut tries) = (PathMtu::new(1_264, 0, 10_000 * MS), 0, 0);
+        let mut asks = super::super::asks::Asks::new(2);
+        mtu.on_stalled(1_264);
+        let mut found = None;
+        while found.is_none() && tries <= paths {
+            if mtu.is_due() {
+                tries += 1;
+                let small = asks.stamp();
+                asks.on_sent(now, 0, 0);
+                mtu.on_tried(now, small, 6 * MS);
+                assert_eq!(mtu.on_answer(now, small, &asks.answered(small).unwrap()), None);
+            }
+            now = mtu.deadline();
+            found = mtu.on_timeout(now, paths);
+        }
+        assert_eq!((found, tries), (Some(Finding::Lowered), expected), "{paths} paths");
+    }
+}
+
 #[test]
 fn a_session_whose_datagrams_are_short_searches_nothing() {
     let mut mtu = PathMtu::new(548, 0, 10_000 * MS);
