@@ -117,6 +117,15 @@ fn the_environment_is_laid_over_the_file_and_the_call_over_both() {
 }
 
 #[test]
+fn a_channel_has_up_to_256_connections() {
+    let of = |text: &str| two_ranks(&[("SHOUTER_CHANNEL_NUM", text)]).map(|config| config.channel_num);
+    assert_eq!((of("1").ok(), of("256").ok()), (Some(1), Some(256)));
+    for text in ["0", "257"] {
+        assert!(of(text).unwrap_err().to_string().contains("from 1 to 256"), "{text}");
+    }
+}
+
+#[test]
 fn levels_are_lists_of_sizes() {
     let of = |text: &str| two_ranks(&[("SHOUTER_LEVELS", text)]).map(|config| config.levels.sizes().to_vec());
     for (text, sizes) in

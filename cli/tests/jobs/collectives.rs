@@ -263,6 +263,14 @@ fn twenty_processes_join() {
 }
 
 #[test]
+fn the_most_connections_of_a_channel_carry_everything() {
+    for transport in ["rud", "tcp", "kernel"] {
+        let job = job!(2, 2, "push").env("SHOUTER_TRANSPORT", transport).env("SHOUTER_CHANNEL_NUM", 256);
+        job.run().assert_success();
+    }
+}
+
+#[test]
 fn loss_and_bit_flips_do_not_show() {
     for (ranks, hosts) in [(2, 2), (4, 2)] {
         let faults = ["--loss", "5%", "--corrupt", "1%", "--seed", "11"];
