@@ -208,7 +208,7 @@ fn a_wrong_value_is_named_with_its_place_and_what_would_do() {
         ("SHOUTER_SIZE", "0", "from 1 to 65536"),
         ("SHOUTER_SIZE", "99999999999999999999", "from 1 to 65536"),
         ("SHOUTER_PORT", "70000", "from 1 to 65535"),
-        ("SHOUTER_CHANNEL_NUM", "0", "from 1 to 64"),
+        ("SHOUTER_CHANNEL_NUM", "0", "from 1 to 256"),
         ("SHOUTER_TRANSPORT", "carrier-pigeon", "auto, shm, rud, tcp, verbs, kernel"),
         ("SHOUTER_KERNEL_ADDRESS", "0.0.0.0", "an IPv4 address of this host"),
         ("SHOUTER_KERNEL_ADDRESS", "node7", "an IPv4 address of this host"),

@@ -14,8 +14,8 @@ pub(super) const MAX_UNAUTHENTICATED: usize = 64;
 /// The most connections that are expected at one time, however many peers there are.
 pub(super) const MAX_EXPECTED: usize = 1024;
 
-/// The most connections that have not authenticated themselves after the join, those that are expected included. Strangers may come all through
-/// the job, and every connection takes one of the process's open files.
+/// The most connections that have not authenticated themselves after the join, those that are expected included, where a peer makes no
+/// more than half as many. Strangers may come all through the job, and every connection takes one of the process's open files.
 pub(super) const MAX_LATER: usize = 128;
 
 /// The most connections that are accepted in one poll: a peer's data do not wait for more.
@@ -41,6 +41,8 @@ pub(super) struct Admission<Id> {
     candidates: VecDeque<Candidate<Id>>,
     /// Connections with peers that do not exist yet: either side may make them.
     missing: usize,
+    /// How many of them one peer makes at once.
+    each: usize,
     has_joined: bool,
     /// Connections that this poll may still accept.
     left: usize,
@@ -51,11 +53,12 @@ pub(super) struct Admission<Id> {
 }
 
 impl<Id: Copy + PartialEq> Admission<Id> {
-    /// There are to be so many connections with peers.
-    pub(super) fn new(missing: usize) -> Self {
+    /// There are to be connections with so many peers, `each` with each.
+    pub(super) fn new(peers: usize, each: usize) -> Self {
         Self {
             candidates: VecDeque::new(),
-            missing,
+            missing: peers * each,
+            each,
             has_joined: false,
             left: MAX_ACCEPTED,
             is_behind: false,
@@ -88,7 +91,7 @@ impl<Id: Copy + PartialEq> Admission<Id> {
     pub(super) fn crowded_out(&self) -> Option<Id> {
         let most = match self.has_joined {
             false => MAX_UNAUTHENTICATED + self.missing.min(MAX_EXPECTED),
-            true => MAX_LATER,
+            true => MAX_LATER.max(2 * self.each),
         };
         let is_full = self.candidates.len() >= most;
         self.candidates.front().filter(|_| is_full).map(|oldest| oldest.id)

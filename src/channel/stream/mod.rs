@@ -168,10 +168,12 @@ impl<S: Streams> StreamChannel<S> {
         settings: Settings,
         now: Instant,
     ) -> Result<Self, ListenError> {
-        let missing = peers.len() * (usize::from(settings.connections) + 1);
-        match missing {
+        let each = usize::from(settings.connections) + 1;
+        match peers.len() * each {
             0 => streams.stop_listening(now),
-            _ => streams.listen(missing.min(admission::MAX_EXPECTED) + admission::MAX_UNAUTHENTICATED)?,
+            missing => {
+                streams.listen(missing.min(admission::MAX_EXPECTED) + admission::MAX_UNAUTHENTICATED)?
+            }
         }
         Ok(Self {
             live: Live::new(streams),
@@ -179,7 +181,7 @@ impl<S: Streams> StreamChannel<S> {
             secrets: Secrets::new(settings.secret.clone(), settings.salt.clone()),
             directory: Directory::new(peers),
             peers: Peers::default(),
-            admission: Admission::new(missing),
+            admission: Admission::new(peers.len(), each),
             trials: Trials::default(),
             strays: 0,
             alarm: Alarm::default(),

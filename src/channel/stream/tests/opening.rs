@@ -202,6 +202,17 @@ fn a_flood_of_strangers_takes_bounded_memory_and_members_come_in() {
     drop((callers, more));
 }
 
+#[test]
+fn a_peer_with_many_connections_is_not_crowded_out_by_its_own() {
+    let mut all = leaders(2, 256);
+    all.iter_mut().for_each(|leader| leader.channel.joined());
+    all[1].says(0, 1);
+    let index = all[1].channel.peers.index(Rank(0)).unwrap();
+    all[1].channel.want_data(index);
+    run(&mut all, 13, "all connections", |all| all[1].open() == 257 && all[0].got_from(1) == 1);
+    assert_eq!(all[0].channel.admission.refused(), 0);
+}
+
 /// More peers than may be candidates at once.
 #[test]
 fn peers_that_are_crowded_out_after_the_join_dial_again_and_come_in() {
