@@ -13,6 +13,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_(info_get|is_valid_port|set_mtu|socket_id|start|stop|owner_.*)",
     "rte_eth_(link_get_nowait|macaddr_get|promiscuous_enable|allmulticast_enable|stats_get|stats_reset)",
     "rte_eth_dev_(default_mac_addr_set|rss_reta_update)",
+    "rte_eth_dev_rx_intr_(ctl_q_get_fd|disable|enable)",
     "rte_eth_(rx|tx)_(burst|queue_setup|queue_info_get)",
     "rte_eth_tx_prepare",
     "rte_eth_find_next",

@@ -16,7 +16,7 @@ use std::time::Duration;
 use shouter_netstack::device::dpdk::{
     DpdkDevice, DpdkPortConfig, Eal, EalConfig, PayloadMode, Port, PortError,
 };
-use shouter_netstack::device::{Device, Frame, HEAD_MIN, Offload, RxChecksum, Transport, TxBatch};
+use shouter_netstack::device::{Device, Frame, HEAD_MIN, Offload, RxChecksum, Transport, TxBatch, Wakes};
 use shouter_netstack::region::{Extent, Region};
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::checksum;
@@ -221,6 +221,16 @@ fn a_memif_client_that_is_turned_away_tries_again() {
         assert!(wait_for(|| a.link_up() && b.link_up()), "the link comes up");
         pass(a, b, &memory, 1500);
         pass(b, a, &memory, 1500);
+    }
+}
+
+#[test]
+fn embedded_links_have_to_be_polled() {
+    let _alone = alone();
+    for kind in ["vhost", "memif-server"] {
+        let mut device = open(&config(&format!("{kind}:{}", socket("polled").display()), 1500));
+        assert_eq!(device.arm(&mut |_| panic!("a descriptor")), Wakes::Never);
+        device.disarm();
     }
 }
 

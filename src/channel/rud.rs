@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shouter_netstack::device::{Device, DeviceCounters};
+use shouter_netstack::device::{Announce, Device, DeviceCounters, Wakes};
 use shouter_netstack::rud::{self, SessionId, SessionParams};
 use shouter_netstack::stack::Stack;
 use shouter_netstack::time::Instant;
@@ -167,6 +167,15 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
 
     fn next_deadline(&self) -> Option<Instant> {
         self.stack.next_deadline()
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        let wakes = self.stack.arm(announce);
+        if self.pending_control.is_empty() { wakes } else { wakes.with_polling() }
+    }
+
+    fn disarm(&mut self) {
+        self.stack.disarm();
     }
 
     fn take_lost(&mut self) -> Option<PeerLoss> {

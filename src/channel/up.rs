@@ -5,7 +5,7 @@ use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use shouter_netstack::device::DeviceCounters;
+use shouter_netstack::device::{Announce, DeviceCounters, Wakes};
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::Header;
@@ -43,6 +43,15 @@ pub trait Channel: Transport + Any {
 
     /// When the next poll is needed although nothing may arrive.
     fn next_deadline(&self) -> Option<Instant>;
+
+    /// A thread is about to wait: what arrives from now on is announced at descriptors, if all that brings it does that; see
+    /// [`Poller::arm`](crate::runtime::Poller::arm).
+    fn arm(&mut self, _announce: &mut Announce<'_>) -> Wakes {
+        Wakes::Never
+    }
+
+    /// The wait is over.
+    fn disarm(&mut self) {}
 
     /// A peer that was lost since the last call.
     fn take_lost(&mut self) -> Option<PeerLoss>;
@@ -295,6 +304,19 @@ impl UpChannels {
     /// When the next poll is needed although nothing may arrive.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.channels.iter().filter_map(|channel| channel.next_deadline()).min()
+    }
+
+    /// A thread is about to wait; see [`Channel::arm`].
+    pub fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        let armed = self.channels.iter_mut().map(|channel| channel.arm(announce)).reduce(Wakes::and);
+        let wakes = armed.unwrap_or_default();
+        // The rings of the host's ranks are polled.
+        if self.local.is_some() { wakes.with_polling() } else { wakes }
+    }
+
+    /// The wait is over.
+    pub fn disarm(&mut self) {
+        self.channels.iter_mut().for_each(|channel| channel.disarm());
     }
 
     /// A peer that was lost since the last call.

@@ -6,7 +6,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::transport::Accelerator;
 
 use super::{Engine, executor_time, liveness};
-use crate::runtime::{Activity, Poller};
+use crate::runtime::{Activity, Announce, Poller, Wakes};
 
 /// The kinds of work that post to the channels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,6 +174,16 @@ impl Poller for Engine {
             Some(activity) => activity,
             None => self.poll(now),
         }
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        let wakes = self.up.arm(announce);
+        // Nothing announces what ranks of the host write to the memory that they share.
+        if self.node.is_some() { wakes.with_polling() } else { wakes }
+    }
+
+    fn disarm(&mut self) {
+        self.up.disarm();
     }
 
     fn next_deadline(&self) -> Option<Instant> {

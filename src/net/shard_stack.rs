@@ -10,7 +10,7 @@ use shouter_netstack::stack::Stack;
 use shouter_netstack::tcp::{ConnectionId, Endpoint, ListenerId, TcpEvent};
 use shouter_netstack::udp::{Sockets, UdpHandle};
 
-use crate::runtime::{Activity, Clock, Instant, Poller};
+use crate::runtime::{Activity, Announce, Clock, Instant, Poller, Wakes};
 
 /// The part of a stack that sockets use, whatever its device.
 pub(super) trait SocketStack {
@@ -171,6 +171,14 @@ impl<D: Device> Poller for NetPoller<D> {
         let shared = self.shared.borrow();
         // Data that a task wrote in the last part of a poll leaves with the next one.
         if has_unsent(&shared.stack) { Some(Instant::ZERO) } else { shared.stack.next_deadline() }
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        self.shared.borrow_mut().stack.arm(announce)
+    }
+
+    fn disarm(&mut self) {
+        self.shared.borrow_mut().stack.disarm();
     }
 
     fn has_unsent(&self) -> bool {

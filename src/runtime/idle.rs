@@ -180,16 +180,22 @@ impl Backoff {
     /// parked (then time has passed, and a remembered clock is stale).
     #[inline]
     pub fn wait(&mut self, activity: Activity, next_deadline: Option<Instant>) -> bool {
-        self.wait_with(activity, || next_deadline, std::thread::park_timeout)
+        let park = |_: &mut (), longest| {
+            std::thread::park_timeout(longest);
+            Activity::Idle
+        };
+        self.wait_with(activity, &mut (), |()| next_deadline, park)
     }
 
-    /// As [`Backoff::wait`], with a deadline that is computed only when it is needed, and a park of the caller's own.
+    /// As [`Backoff::wait`], with a deadline of the `thread` that is computed only when it is needed, and a park of its own, which returns the activity of a
+    /// poll that it has made.
     #[inline]
-    pub fn wait_with(
+    pub(super) fn wait_with<T>(
         &mut self,
         activity: Activity,
-        next_deadline: impl FnOnce() -> Option<Instant>,
-        park: impl FnOnce(Duration),
+        thread: &mut T,
+        next_deadline: impl FnOnce(&T) -> Option<Instant>,
+        park: impl FnOnce(&mut T, Duration) -> Activity,
     ) -> bool {
         match self.step(activity) {
             BackoffStep::Go => false,
@@ -202,10 +208,10 @@ impl Backoff {
                 false
             }
             BackoffStep::Park(longest) => {
-                let left =
-                    next_deadline().map_or(longest, |at| at.saturating_since(Clock.now()).min(longest));
-                if !left.is_zero() {
-                    park(left);
+                let deadline = next_deadline(thread);
+                let left = deadline.map_or(longest, |at| at.saturating_since(Clock.now()).min(longest));
+                if !left.is_zero() && park(thread, left).is_busy() {
+                    self.reset();
                 }
                 true
             }

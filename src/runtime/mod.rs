@@ -94,6 +94,7 @@ pub(crate) use lock::lock;
 pub use mesh::{Submit, SubmitError, all_shards, submit_to};
 pub use reactor::Reactor;
 pub use shards::{Cores, ShardError, Shards, ShardsBuilder};
+pub use shouter_netstack::device::{Announce, Wakes};
 pub use shouter_netstack::time::Instant;
 pub use stop::{Stopping, stop_all, stopping, until_stop};
 #[cfg(test)]
@@ -159,6 +160,16 @@ pub trait Poller {
     fn next_deadline(&self) -> Option<Instant> {
         None
     }
+
+    /// The thread is about to sleep: has work that comes from now on announced at descriptors, and says how far they announce it. Where it is
+    /// [`Wakes::Always`], nothing but these, [`next_deadline`](Self::next_deadline) and wake-ups of other threads brings work soon; all else has to do with a poll
+    /// every 10 ms. It is polled once more before the sleep.
+    fn arm(&mut self, _announce: &mut Announce<'_>) -> Wakes {
+        Wakes::Never
+    }
+
+    /// Ends what [`arm`](Self::arm) has begun.
+    fn disarm(&mut self) {}
 
     /// Whether something waits to be sent by the next call. A shard that ends goes on for a moment until there is nothing.
     fn has_unsent(&self) -> bool {

@@ -16,7 +16,11 @@ use crossbeam::sync::Parker;
 use super::context::{self, Context};
 use super::mesh::{self, Endpoint, Inbound, Presence};
 use super::shared::Shared;
-use super::{Activity, Backoff, Clock, IdlePolicy, Instant, PollClock, Poller, ShardId, Task, spawn_local};
+use super::sleeper::Sleeping;
+use super::{
+    Activity, Announce, Backoff, Clock, IdlePolicy, Instant, PollClock, Poller, ShardId, Task, Wakes,
+    spawn_local,
+};
 
 /// Messages taken from one ring in one poll.
 const RING_BUDGET: usize = 64;
@@ -118,13 +122,11 @@ impl<P: Poller> Reactor<P> {
         }
     }
 
-    /// Parks the thread for at most `longest`, unless there is something to do. Messages from shards and wake-ups end the
-    /// park; frames in a NIC queue do not.
-    pub(super) fn park(&self, longest: Duration) {
-        self.shared().park(&self.parker, longest, || {
-            self.inbound.iter().any(|inbound| !inbound.ring.is_empty())
-                || self.context.as_ref().is_some_and(|c| !c.ready.is_empty() || c.links.is_dirty())
-        });
+    /// The thread sleeps, as [`Sleeper::sleep`](super::sleeper::Sleeper::sleep) says. Messages from shards and wake-ups end that; frames in a NIC's queue, if the
+    /// device announces them.
+    pub(super) fn park(&mut self, longest: Duration) -> Activity {
+        let shared = self.shared().clone();
+        shared.sleeper().sleep(self, longest)
     }
 
     /// Starts a task whose outcome is checked between polls.
@@ -165,8 +167,8 @@ impl<P: Poller> Reactor<P> {
 
     /// After a poll with this activity: waits if there was nothing to do, and updates the clock.
     #[inline]
-    pub(super) fn wait(&self, idle: &mut Backoff, clock: &mut PollClock, activity: Activity) {
-        if idle.wait_with(activity, || self.next_deadline(), |longest| self.park(longest)) {
+    pub(super) fn wait(&mut self, idle: &mut Backoff, clock: &mut PollClock, activity: Activity) {
+        if idle.wait_with(activity, self, Self::next_deadline, Self::park) {
             clock.refresh();
         } else {
             clock.after(activity);
@@ -181,6 +183,34 @@ impl<P: Poller> Reactor<P> {
     /// Whether the poller has something to send.
     pub(super) fn has_unsent(&self) -> bool {
         self.poller.has_unsent()
+    }
+}
+
+impl<P: Poller> Sleeping for Reactor<P> {
+    fn parker(&self) -> &Parker {
+        &self.parker
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        self.poller.arm(announce)
+    }
+
+    fn disarm(&mut self) {
+        self.poller.disarm();
+    }
+
+    fn poll(&mut self) -> Activity {
+        self.poll(Clock.now())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.next_deadline()
+    }
+
+    fn has_pending_work(&self) -> bool {
+        self.shared().has_attention()
+            || self.inbound.iter().any(|inbound| !inbound.ring.is_empty())
+            || self.context.as_ref().is_some_and(|c| !c.ready.is_empty() || c.links.is_dirty())
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use async_task::Runnable;
 use crossbeam::queue::SegQueue;
@@ -70,14 +69,14 @@ impl Shared {
         self.sleeper.wake();
     }
 
-    /// Parks the shard's thread on its `parker` for at most `longest`, unless there is news.
-    pub(super) fn park(&self, parker: &Parker, longest: Duration, has_pending_work: impl FnOnce() -> bool) {
-        self.sleeper.park(parker, longest, || self.has_attention() || has_pending_work());
+    /// The sleep of the shard's thread.
+    pub(super) fn sleeper(&self) -> &Sleeper {
+        &self.sleeper
     }
 
     /// Whether news was announced and not yet attended to.
     #[inline]
-    fn has_attention(&self) -> bool {
+    pub(super) fn has_attention(&self) -> bool {
         self.attention.load(Ordering::Acquire)
     }
 

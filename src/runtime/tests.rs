@@ -2,11 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
 
@@ -424,6 +427,44 @@ fn a_detached_task_that_panics_leaves_its_shard_at_work() {
         submit_to(ShardId(1), || 7).await
     });
     assert_eq!(answer, Ok(7));
+}
+
+/// Brings what its shard's work waits for when the shard is about to sleep.
+struct Late {
+    descriptor: OwnedFd,
+    come: Arc<(AtomicBool, Mutex<Option<Waker>>)>,
+}
+
+impl Poller for Late {
+    fn poll(&mut self, _now: Instant) -> Activity {
+        Activity::Idle
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        announce(self.descriptor.as_fd());
+        self.come.0.store(true, Ordering::SeqCst);
+        lock(&self.come.1).take().into_iter().for_each(Waker::wake);
+        Wakes::Partly
+    }
+}
+
+#[test]
+fn work_that_ends_in_the_poll_before_a_sleep_ends_its_shard() {
+    let come = Arc::<(AtomicBool, Mutex<Option<Waker>>)>::default();
+    let shards = ShardsBuilder::new().idle(PARK_AT_ONCE).start([come], |come| {
+        let descriptor =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| e.to_string())?;
+        let work = come.clone();
+        let work = poll_fn(move |cx| {
+            *lock(&work.1) = Some(cx.waker().clone());
+            if work.0.load(Ordering::SeqCst) { Poll::Ready(Ok::<_, String>(())) } else { Poll::Pending }
+        });
+        Ok((Late { descriptor, come }, work))
+    });
+    let shards = shards.unwrap();
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || ended.send(shards.join().is_ok()));
+    assert_eq!(end.recv_timeout(Duration::from_secs(30)), Ok(true));
 }
 
 #[test]

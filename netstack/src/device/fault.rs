@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Capabilities, Device, DeviceCounters, Frame, MAX_EXTENTS, RxFrame, TxBatch};
+use super::{Announce, Capabilities, Device, DeviceCounters, Frame, MAX_EXTENTS, RxFrame, TxBatch, Wakes};
 use crate::scratch::{Scratch, Slot};
 use crate::time::{Instant, earliest};
 
@@ -345,6 +345,16 @@ unsafe impl<D: Device> Device for Fault<D> {
     fn next_deadline(&self) -> Option<Instant> {
         let held = self.held.first_key_value().map(|(&(due, _), _)| due);
         earliest(held, self.inner.next_deadline())
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        let wakes = self.inner.arm(announce);
+        // Frames that the inner device has not taken have no deadline.
+        if self.staging.is_empty() { wakes } else { wakes.with_polling() }
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm();
     }
 
     fn drop_waiting(&mut self) {

@@ -30,7 +30,43 @@ pub use steer::{Steered, steer};
 #[cfg(feature = "tap")]
 pub use tap::{Tap, TapError};
 
+use std::os::fd::BorrowedFd;
+
 use crate::time::Instant;
+
+/// What ends a thread's wait for work; see [`Device::arm`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wakes {
+    /// Nothing does: all has to be polled.
+    #[default]
+    Never,
+    /// Some of the work, as far as it is announced at descriptors; the rest has to be polled.
+    Partly,
+    /// All of it is announced at descriptors, or has a deadline.
+    Always,
+}
+
+impl Wakes {
+    /// For two sources of work together.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Always, Self::Always) => Self::Always,
+            (Self::Never, Self::Never) => Self::Never,
+            _ => Self::Partly,
+        }
+    }
+
+    /// Where something beside has to be polled.
+    #[must_use]
+    pub const fn with_polling(self) -> Self {
+        self.and(Self::Never)
+    }
+}
+
+/// Takes the descriptors at which work is announced, for [`Device::arm`]. Nothing is read from them: each announcement makes an event, also
+/// where the one before has left the descriptor readable (`EPOLLIN | EPOLLET` of epoll(7)).
+pub type Announce<'a> = dyn FnMut(BorrowedFd<'_>) + 'a;
 
 /// The state of frames that refer to extents, which may still be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -168,6 +204,16 @@ pub unsafe trait Device {
     fn holds_extents(&self) -> bool {
         false
     }
+
+    /// A thread is about to wait: from now on, until [`disarm`](Self::disarm), frames that arrive are announced at the descriptors that
+    /// `announce` is given. Frames that arrived before are not, so receive once more before the wait. A device without receive interrupts does nothing, and
+    /// [`Wakes::Never`] says so.
+    fn arm(&mut self, _announce: &mut Announce<'_>) -> Wakes {
+        Wakes::Never
+    }
+
+    /// The wait is over: frames are polled again, and announcing them would only cost something.
+    fn disarm(&mut self) {}
 
     /// Drops frames that wait in the device, as if they were lost in transit: the memory that they refer to is about to go.
     fn drop_waiting(&mut self) {}

@@ -10,7 +10,7 @@ use core::fmt;
 use core::time::Duration;
 use std::io;
 
-use super::{Capabilities, Device, DeviceCounters, Frame, RxFrame, TxBatch};
+use super::{Announce, Capabilities, Device, DeviceCounters, Frame, RxFrame, TxBatch, Wakes};
 use crate::time::Instant;
 
 #[cfg(test)]
@@ -171,6 +171,14 @@ unsafe impl<D: Device, W: io::Write> Device for Pcap<D, W> {
 
     fn holds_extents(&self) -> bool {
         self.inner.holds_extents()
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        self.inner.arm(announce)
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm();
     }
 
     fn drop_waiting(&mut self) {

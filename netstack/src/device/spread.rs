@@ -5,7 +5,7 @@
 //! frames are few; they are copied once. Each shard sends on its own queue.
 
 use super::dealing::{DEPTH, Dealer, Inlet, ring};
-use super::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch};
+use super::{Announce, Capabilities, Device, DeviceCounters, RxFrame, TxBatch, Wakes};
 use crate::rss::Rss;
 use crate::time::Instant;
 
@@ -106,6 +106,19 @@ unsafe impl<D: Device> Device for Spread<D> {
     #[inline]
     fn holds_extents(&self) -> bool {
         self.device.holds_extents()
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        let wakes = self.device.arm(announce);
+        match &self.role {
+            Role::Alone | Role::First(_) => wakes,
+            // What the first shard hands on is not announced.
+            Role::Further(_) => wakes.with_polling(),
+        }
+    }
+
+    fn disarm(&mut self) {
+        self.device.disarm();
     }
 
     fn drop_waiting(&mut self) {

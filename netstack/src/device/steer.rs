@@ -12,7 +12,10 @@
 //! fragments of a datagram follow the first one, which has the ports.
 
 use super::dealing::{DEPTH, Dealer, Inlet, Outlet, ring};
-use super::{Capabilities, Device, DeviceCounters, Frame, HEADER_CAPACITY, RxChecksum, RxFrame, TxBatch};
+use super::{
+    Announce, Capabilities, Device, DeviceCounters, Frame, HEADER_CAPACITY, RxChecksum, RxFrame, TxBatch,
+    Wakes,
+};
 use crate::rss::Rss;
 use crate::scratch::{Scratch, Slot};
 use crate::time::Instant;
@@ -223,6 +226,23 @@ unsafe impl<D: Device> Device for Steered<D> {
         match &self.0 {
             Share::Owner(owner) => owner.device.holds_extents(),
             Share::Secondary(_) => false,
+        }
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        match &mut self.0 {
+            Share::Owner(owner) => {
+                let wakes = owner.device.arm(announce);
+                // What other shards hand over to be sent is not announced, and neither is room for it.
+                if owner.inlets.is_empty() { wakes } else { wakes.with_polling() }
+            }
+            Share::Secondary(_) => Wakes::Never,
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let Share::Owner(owner) = &mut self.0 {
+            owner.device.disarm();
         }
     }
 

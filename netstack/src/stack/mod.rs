@@ -39,7 +39,7 @@ pub use crate::ip::{ConfigError, Ipv6Config, PortConfig};
 pub use api::{PortId, Progress, ReceivedEcho, SendError, StackConfig};
 pub use counters::Counters;
 
-use crate::device::{Device, DeviceCounters, FramesOut};
+use crate::device::{Announce, Device, DeviceCounters, FramesOut, Wakes};
 use crate::ip::neighbour::{Requester, Resolution};
 use crate::rud;
 use crate::time::{Instant, earliest};
@@ -290,6 +290,23 @@ impl<D: Device> Stack<D> {
         let own = earliest(protocols, self.ip_deadline());
         let own = earliest(own, awaited.then_some(self.release_at));
         self.ports.iter().map(Port::next_deadline).fold(own, earliest)
+    }
+
+    /// A thread is about to wait for this stack's ports: frames that arrive are announced from now on; see [`Device::arm`]. Poll once more before the wait,
+    /// which ends at [`Stack::next_deadline`], and now and then for links that go down.
+    pub fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        let armed = self.ports.iter_mut().map(|port| port.device.arm(announce)).reduce(Wakes::and);
+        let wakes = armed.unwrap_or_default();
+        // Nothing announces that a device takes frames again.
+        let waits = self.is_backlogged()
+            || self.protocols.rud.wants_transmit()
+            || self.protocols.tcp.wants_transmit();
+        if waits { wakes.with_polling() } else { wakes }
+    }
+
+    /// The wait is over.
+    pub fn disarm(&mut self) {
+        self.ports.iter_mut().for_each(|port| port.device.disarm());
     }
 
     /// Whether frames that were sent may still refer to extents. RUD and TCP release extents only when no frame refers

@@ -1,11 +1,13 @@
 //! Our own TAP device: streams of TCP in super-segments, and an interface that is down, taken or badly named.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use shouter_netstack::device::{Device, Tap, TapError};
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use shouter_netstack::device::{Device, Tap, TapError, Wakes};
 use shouter_netstack::region::SharedBytes;
 use shouter_netstack::stack::{PortConfig, PortId, Stack, StackConfig};
 use shouter_netstack::tcp::{ConnectionId, Error};
@@ -136,6 +138,42 @@ fn an_interface_that_is_down_drops_frames_and_says_so() {
         server.until("the last answer", |stack, _| {
             stack.next_echo_reply().filter(|answer| answer.sequence == 3)
         });
+    });
+}
+
+#[test]
+fn each_frame_ends_a_wait_of_a_stack() {
+    super::in_namespace("tap::each_frame_ends_a_wait_of_a_stack", super::has_tun(), || {
+        let mut server = Server::new();
+        let peer = UdpSocket::bind("10.77.0.1:0").unwrap();
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let event = || epoll::EventData::new_u64(0);
+        let mut waits = 0;
+        while waits < 100 {
+            let wakes = server.stack.arm(&mut |descriptor| match epoll::add(
+                &epoll,
+                descriptor,
+                event(),
+                epoll::EventFlags::IN | epoll::EventFlags::ET,
+            ) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(why) => panic!("{why}"),
+            });
+            assert_eq!(wakes, Wakes::Always);
+            let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: event() }];
+            let mut wait = |limit: Duration| {
+                let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+                epoll::wait(&epoll, &mut events[..], Some(&limit)).unwrap() > 0
+            };
+            // What the kernel sends by itself, such as neighbour discovery, is none of the frames that are counted.
+            let now = server.now();
+            if server.stack.poll(now).is_idle() && !wait(Duration::ZERO) {
+                peer.send_to(b"wake", OURS).unwrap();
+                assert!(wait(PATIENCE), "wait {waits}");
+                waits += 1;
+            }
+            server.stack.disarm();
+        }
     });
 }
 

@@ -1,4 +1,4 @@
-# shows: several shards over a NIC whose queues its RSS fills: all-reduces by RUD and TCP with 2 and 3 shards; an e1000, which hashes no ports, is refused
+# shows: several shards over a NIC whose queues its RSS fills: all-reduces by RUD and TCP with 2 and 3 shards; receive interrupts of shards that wait; an e1000, which hashes no ports, is refused
 # options: --guests 2 --iommu --nic virtio-rss --nic e1000 --nic virtio --cpus 2 --share . --timeout 500
 # needs: shouter
 # slice: no
@@ -39,10 +39,45 @@ reduced() {
     grep resent /tmp/metrics
 }
 
+# interrupts: those of the NIC's queues that the kernel has passed on to the rank; the first vector is not a queue's.
+interrupts() {
+    awk -v nic="($spreads)" 'index($0, "vfio-msix") && !index($0, "[0]") && index($0, nic) { for (i = 2; $i ~ /^[0-9]+$/; i++) sum += $i } END { print sum + 0 }' \
+        /proc/interrupts
+}
+
+# more COUNT: whether the rank has had more interrupts than that.
+more() { [ "$(interrupts)" -gt "$1" ]; }
+
+# interrupted PORT: all-reduces of two shards whose rank in guest 0 is stopped for a second, again and again, until the shards of guest 1, which wait
+# meanwhile, were interrupted three times.
+interrupted() {
+    local rank pid before status=0
+    SHOUTER_TRANSPORT=rud SHOUTER_SHARDS=2 SHOUTER_IDLE=yield job "$1" "$spreads" \
+        shouter bench collective-worker --dtype u8 --bytes 64Ki --seconds 20 &
+    rank=$!
+    within 100 grep -q "come together" /tmp/rank || fail "no group: $(tail -n 20 /tmp/rank)"
+    if [ "$GUEST" = 0 ]; then
+        pid=$(pgrep -f "shouter bench" | tail -n 1)
+        while [ ! -e /meet/interrupted ] && kill -STOP "$pid" 2>/dev/null; do
+            sleep 1
+            kill -CONT "$pid"
+            sleep 0.5
+        done
+    else
+        before=$(interrupts)
+        within 60 more $((before + 2)) || fail "shards that waited were not interrupted: $(grep vfio /proc/interrupts)"
+        grep vfio-msix /proc/interrupts
+        touch /meet/interrupted
+    fi
+    wait "$rank" || status=$?
+    [ "$status" = 0 ] || fail "the rank ended with $status: $(tail -n 20 /tmp/rank)"
+}
+
 reduced 29501 rud 2
 reduced 29502 rud 3
 reduced 29503 tcp 2
+interrupted 29505
 SHOUTER_TRANSPORT=rud SHOUTER_SHARDS=2 job 29504 "$single" shouter bench collective-worker --dtype u8 --bytes 64Ki --seconds 0.2 &&
     fail "an e1000 took two shards"
 grep "it does not hash the ports of TCP and UDP; take one queue" /tmp/rank || fail "the e1000 was not refused by name: $(tail -n 20 /tmp/rank)"
-[ "$GUEST" = 1 ] || shown "64 KiB and 256 KiB by RUD with 2 and 3 shards and by TCP with 2 over virtio-net's RSS; an e1000 refused"
+[ "$GUEST" = 1 ] || shown "64 KiB and 256 KiB by RUD with 2 and 3 shards and by TCP with 2 over virtio-net's RSS; receive interrupts counted; an e1000 refused"

@@ -52,7 +52,7 @@ mod streams;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use shouter_netstack::device::DeviceCounters;
+use shouter_netstack::device::{Announce, DeviceCounters, Wakes};
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, MessageKind};
@@ -280,6 +280,14 @@ impl<S: Streams> Channel for StreamChannel<S> {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        self.live.streams_mut().arm(announce)
+    }
+
+    fn disarm(&mut self) {
+        self.live.streams_mut().disarm();
     }
 
     fn take_lost(&mut self) -> Option<PeerLoss> {

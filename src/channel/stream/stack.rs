@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use shouter_netstack::device::{Device, DeviceCounters};
+use shouter_netstack::device::{Announce, Device, DeviceCounters, Wakes};
 use shouter_netstack::region::Extent;
 use shouter_netstack::stack::Stack;
 use shouter_netstack::tcp::{self, Chunk, ConnectionId, Error, KeepAlive, ListenerId, ReleaseToken};
@@ -158,6 +158,14 @@ impl<D: Device + 'static> Streams for StackStreams<D> {
 
     fn next_deadline(&self) -> Option<Instant> {
         self.stack.next_deadline()
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        self.stack.arm(announce)
+    }
+
+    fn disarm(&mut self) {
+        self.stack.disarm();
     }
 
     fn drop_waiting(&mut self) {

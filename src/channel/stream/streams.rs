@@ -10,7 +10,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 
-use shouter_netstack::device::DeviceCounters;
+use shouter_netstack::device::{Announce, DeviceCounters, Wakes};
 use shouter_netstack::region::Extent;
 use shouter_netstack::tcp::{self, Error, Failure, ReleaseToken};
 use shouter_netstack::time::Instant;
@@ -183,6 +183,14 @@ pub trait Streams: 'static {
 
     /// When the next poll is needed although nothing may arrive.
     fn next_deadline(&self) -> Option<Instant>;
+
+    /// A thread is about to wait; see [`Poller::arm`](crate::runtime::Poller::arm).
+    fn arm(&mut self, _announce: &mut Announce<'_>) -> Wakes {
+        Wakes::Never
+    }
+
+    /// The wait is over.
+    fn disarm(&mut self) {}
 
     /// Gives up bytes that were handed over and wait for a device.
     fn drop_waiting(&mut self);

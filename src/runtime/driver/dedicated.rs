@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Inner, lock, thread_number};
-use crate::runtime::{Activity, Instant, Poller, context, panic_message};
+use crate::runtime::{Activity, Announce, Instant, Poller, Wakes, context, panic_message};
 
 /// The engine of a [`Driver`](super::Driver) as a shard polls it; see [`Driver::dedicated`](super::Driver::dedicated).
 pub struct Dedicated<P: Poller + Send + 'static>(Arc<Inner<P>>);
@@ -51,6 +51,16 @@ impl<P: Poller + Send + 'static> Poller for Dedicated<P> {
 
     fn next_deadline(&self) -> Option<Instant> {
         lock(&self.0.locked).poller.next_deadline()
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        lock(&self.0.locked).poller.arm(announce)
+    }
+
+    fn disarm(&mut self) {
+        lock(&self.0.locked).poller.disarm();
+        // Time has passed, on which conditions may depend.
+        self.0.waiters.refresh();
     }
 }
 

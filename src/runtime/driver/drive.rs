@@ -3,9 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crossbeam::sync::Parker;
+
 use super::waiters::Condition;
 use super::{DriveError, Inner, Locked, thread_number};
-use crate::runtime::{Activity, Backoff, Clock, Instant, PollClock, Poller, panic_message};
+use crate::runtime::sleeper::Sleeping;
+use crate::runtime::{Activity, Announce, Backoff, Clock, Instant, PollClock, Poller, Wakes, panic_message};
 
 impl<P: Poller + Send + 'static> Inner<P> {
     /// Polls until the condition holds.
@@ -38,22 +41,20 @@ impl<P: Poller + Send + 'static> Inner<P> {
         deadline: Option<Instant>,
     ) -> Result<(), DriveError> {
         let Locked { poller, parker, .. } = locked;
+        let mut caller = Caller { inner: self, poller, parker, deadline };
         let mut clock = PollClock::new(Clock);
         let begin = clock.now();
         let mut idle = Backoff::new(self.idle);
         let mut fresh = true;
         loop {
-            let activity = poller.poll_again(clock.now());
-            let activity = self.serve(poller, activity);
-            let parked = idle.wait_with(
-                activity,
-                || [poller.next_deadline(), deadline].into_iter().flatten().min(),
-                |longest| self.sleeper.park(parker, longest, || self.has_pending_work()),
-            );
+            let activity = caller.poller.poll_again(clock.now());
+            let activity = self.serve(caller.poller, activity);
+            let sleep = |caller: &mut Caller<'_, P>, longest| self.sleeper.sleep(caller, longest);
+            let parked = idle.wait_with(activity, &mut caller, Caller::deadline, sleep);
             if activity.is_busy() || parked {
                 fresh = true;
             }
-            if std::mem::take(&mut fresh) && condition(poller) {
+            if std::mem::take(&mut fresh) && condition(caller.poller) {
                 return Ok(());
             }
             let (now, read) = if parked { (clock.refresh(), true) } else { clock.after(activity) };
@@ -64,7 +65,7 @@ impl<P: Poller + Send + 'static> Inner<P> {
     }
 
     /// Whether a thread that is about to park has something to do.
-    pub(super) fn has_pending_work(&self) -> bool {
+    fn has_pending_work(&self) -> bool {
         self.waiters.have_fresh() || self.nudged.swap(false, Ordering::Relaxed)
     }
 
@@ -139,6 +140,42 @@ impl<P: Poller + Send + 'static> Inner<P> {
             }
             ticket.wait(&mut idle, deadline);
         }
+    }
+}
+
+/// A thread that drives, as it sleeps.
+struct Caller<'a, P: Poller + Send + 'static> {
+    inner: &'a Inner<P>,
+    poller: &'a mut P,
+    parker: &'a Parker,
+    deadline: Option<Instant>,
+}
+
+impl<P: Poller + Send + 'static> Sleeping for Caller<'_, P> {
+    fn parker(&self) -> &Parker {
+        self.parker
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        self.poller.arm(announce)
+    }
+
+    fn disarm(&mut self) {
+        self.poller.disarm();
+        // Time has passed, on which conditions may depend.
+        self.inner.waiters.refresh();
+    }
+
+    fn poll(&mut self) -> Activity {
+        self.inner.poll_and_serve(self.poller, Clock.now())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        [self.poller.next_deadline(), self.deadline].into_iter().flatten().min()
+    }
+
+    fn has_pending_work(&self) -> bool {
+        self.inner.has_pending_work()
     }
 }
 

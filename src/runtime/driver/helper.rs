@@ -92,7 +92,11 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
             // A caller that drives serves those ends, too; when it stops is seen at the next poll.
             let park = |longest: Duration| std::thread::park_timeout(longest.min(AWAITED_PERIOD));
             if !driven && !others.compute(Clock.now()) {
-                idle.wait_with(activity, || None, park);
+                let park_idle = |_: &mut (), longest| {
+                    park(longest);
+                    Activity::Idle
+                };
+                idle.wait_with(activity, &mut (), |()| None, park_idle);
             } else {
                 idle.reset();
                 if driven || !activity.is_busy() {

@@ -43,11 +43,29 @@ fn work_starts_the_sequence_again() {
 #[test]
 fn a_passed_deadline_is_not_slept_through() {
     let mut idle = Backoff::new(IdlePolicy { spins: 0, yields: 0, ..POLICY });
-    let parked = idle.wait_with(Activity::Idle, || Some(Instant::ZERO), |_| panic!("slept past a deadline"));
+    let parked = idle.wait_with(
+        Activity::Idle,
+        &mut (),
+        |()| Some(Instant::ZERO),
+        |_, _| panic!("slept past a deadline"),
+    );
     assert!(parked);
+    let in_9_s = |_: &Option<Duration>| Some(Clock.now() + Duration::from_secs(9));
     let mut slept = None;
-    idle.wait_with(Activity::Idle, || Some(Clock.now() + Duration::from_secs(9)), |d| slept = Some(d));
+    let sleep = |slept: &mut Option<Duration>, longest| {
+        *slept = Some(longest);
+        Activity::Idle
+    };
+    idle.wait_with(Activity::Idle, &mut slept, in_9_s, sleep);
     assert_eq!(slept, Some(Duration::from_micros(20)));
+}
+
+#[test]
+fn work_found_before_a_sleep_starts_the_sequence_again() {
+    let mut idle = Backoff::new(POLICY);
+    while !matches!(idle.step(Activity::Idle), BackoffStep::Park(_)) {}
+    assert!(idle.wait_with(Activity::Idle, &mut (), |()| None, |(), _| Activity::Busy));
+    assert_eq!(idle.step(Activity::Idle), BackoffStep::Spin);
 }
 
 #[test]

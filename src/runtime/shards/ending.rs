@@ -142,10 +142,8 @@ impl<P: Poller> Reactor<P> {
         let mut until = None;
         while !own.all_have_finished() {
             let activity = self.poll(clock.now());
-            // Work ends in a poll that was busy.
-            if activity.is_busy()
-                && let Some(outcome) = work.as_ref().and_then(Started::take)
-            {
+            // It may have ended in the poll before a sleep.
+            if let Some(outcome) = work.as_ref().and_then(Started::take) {
                 work = None;
                 match outcome {
                     Ok(Ok(value)) => result = Some(value),

@@ -346,6 +346,7 @@ impl Port {
             close_on_interrupt_thread: is_memif,
             mac_in_software: device.is_point_to_point(),
             is_in_container: device.is_on_vfio(),
+            interrupts: device.is_on_vfio(),
         };
         let room = frame_room(config, info.max_frame());
         let buffers = pool_size(config, rings, room, lends);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::DeviceSpec;
 use super::port::Shared;
 use super::sys::{BURST, Queue};
-use crate::device::{Capabilities, Device, DeviceCounters, Frame, RxFrame, TxBatch};
+use crate::device::{Announce, Capabilities, Device, DeviceCounters, Frame, RxFrame, TxBatch, Wakes};
 use crate::region::Extent;
 use crate::time::Instant;
 
@@ -34,6 +34,8 @@ pub struct DpdkDevice {
     shared: Arc<Shared>,
     /// Whether super-segments pass depends on the client of this (vhost) port.
     asks_client: bool,
+    /// A receive interrupt has come: they may be lost on the way to the process, although the driver reports no error.
+    has_announced: bool,
     capabilities: Capabilities,
     counters: DeviceCounters,
     /// Frames that requested more than the port offers.
@@ -56,7 +58,8 @@ impl DpdkDevice {
         };
         let queue = shared.queue(index)?;
         let counters = DeviceCounters::default();
-        Some(Self { queue, shared: shared.clone(), asks_client, capabilities, counters, refused: 0 })
+        let (shared, has_announced) = (shared.clone(), false);
+        Some(Self { queue, shared, asks_client, has_announced, capabilities, counters, refused: 0 })
     }
 
     /// Queries whether the client takes super-segments.
@@ -176,6 +179,18 @@ unsafe impl Device for DpdkDevice {
         }
         self.counters.rx_frames += total as u64;
         total
+    }
+
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        let Some(descriptor) = self.queue.arm() else { return Wakes::Never };
+        announce(descriptor);
+        // Nothing announces room in the ring.
+        if self.queue.has_staged() || !self.has_announced { Wakes::Partly } else { Wakes::Always }
+    }
+
+    fn disarm(&mut self) {
+        self.has_announced = self.has_announced || self.queue.has_announced();
+        self.queue.disarm();
     }
 
     /// Reads the driver's loss counters: not for the hot path. Losses of a port of several queues are counted with each

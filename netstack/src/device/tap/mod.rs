@@ -25,7 +25,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use super::{Capabilities, Device, DeviceCounters, MAX_EXTENTS, RxFrame, TxBatch};
+use super::{Announce, Capabilities, Device, DeviceCounters, MAX_EXTENTS, RxFrame, TxBatch, Wakes};
 use crate::time::Instant;
 use crate::wire::{ethernet, vlan};
 
@@ -241,6 +241,12 @@ unsafe impl Device for Tap {
             sink(RxFrame::new(frame).described(checksum, segment_size));
         }
         budget
+    }
+
+    /// The kernel announces every frame.
+    fn arm(&mut self, announce: &mut Announce<'_>) -> Wakes {
+        announce(self.frames.as_fd());
+        Wakes::Always
     }
 
     fn counters(&self) -> DeviceCounters {

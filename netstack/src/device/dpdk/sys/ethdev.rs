@@ -4,6 +4,7 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::ffi::CString;
+use std::os::fd::RawFd;
 
 use super::external::External;
 use super::memory::{Mapped, Readable};
@@ -73,9 +74,40 @@ impl Attached {
         lcores: Vec<Lcore>,
         setup: &Setup,
     ) -> Result<StartedPort, (&'static str, Errno)> {
-        let at = |step| move |e| (step, e);
         // Dropped in reverse if a step fails: the port gives its buffers back before the pool goes.
         let (pool, attached) = (pool, self);
+        let at = |step| move |e| (step, e);
+        let device = attached.info().map_err(at("asking what it can do"))?.raw.device;
+        // A driver may offer interrupts and have no vectors for them, say; then the port is polled.
+        let armable = setup.interrupts && attached.set_up(&pool, setup, true).is_ok();
+        if !armable {
+            attached.set_up(&pool, setup, false)?;
+        }
+        // Dropped, and so stopped before the pool goes, if the last step fails.
+        let mut started = StartedPort {
+            attached: Some(attached),
+            device,
+            pool,
+            external: lcores.iter().map(|_| External::new()).collect(),
+            lcores,
+            taken: AtomicU64::new(0),
+            close_on_interrupt_thread: setup.close_on_interrupt_thread,
+            is_in_container: setup.is_in_container,
+            mapped: Mapped::default(),
+            interrupts: vec![],
+        };
+        if let Some(spread) = &setup.spread {
+            started.deal(&spread.table).map_err(at("setting its table of receive queues"))?;
+        }
+        if armable {
+            started.interrupts = started.find_interrupts();
+        }
+        Ok(started)
+    }
+
+    /// Configures the port and its queues, with receive interrupts if it is to have `interrupts`, and starts it.
+    fn set_up(&self, pool: &Pool, setup: &Setup, interrupts: bool) -> Result<(), (&'static str, Errno)> {
+        let at = |step| move |e| (step, e);
         // SAFETY: all-zero is DPDK's default configuration.
         let mut conf: dpdk_sys::rte_eth_conf = unsafe { MaybeUninit::zeroed().assume_init() };
         conf.rxmode.mtu = setup.mtu.map_or(0, u32::from);
@@ -92,13 +124,14 @@ impl Attached {
                 rss_hf: spread.flows,
             };
         }
-        let port = attached.port;
+        conf.intr_conf.set_rxq(u32::from(interrupts));
+        let port = self.port;
         // SAFETY: the port exists and is not started; `conf` is copied by the callee, and the key, which outlives it, by the driver.
         let result = unsafe { dpdk_sys::rte_eth_dev_configure(port, setup.queues, setup.queues, &conf) };
         Errno::check(result).map_err(at("configuring it"))?;
 
         let (receive, transmit) = setup.rings;
-        let info = attached.info().map_err(at("asking what it can do"))?;
+        let info = self.info().map_err(at("asking what it can do"))?;
         let mut transmit_conf = info.raw.default_txconf;
         transmit_conf.offloads = setup.tx_offloads;
         if let Some(threshold) = setup.tx_free_threshold {
@@ -129,23 +162,7 @@ impl Attached {
             }
         }
         // SAFETY: the port is configured and its queues are set up.
-        Errno::check(unsafe { dpdk_sys::rte_eth_dev_start(port) }).map_err(at("starting it"))?;
-        // Dropped, and so stopped before the pool goes, if the last step fails.
-        let started = StartedPort {
-            attached: Some(attached),
-            device: info.raw.device,
-            pool,
-            external: lcores.iter().map(|_| External::new()).collect(),
-            lcores,
-            taken: AtomicU64::new(0),
-            close_on_interrupt_thread: setup.close_on_interrupt_thread,
-            is_in_container: setup.is_in_container,
-            mapped: Mapped::default(),
-        };
-        if let Some(spread) = spread {
-            started.deal(&spread.table).map_err(at("setting its table of receive queues"))?;
-        }
-        Ok(started)
+        Errno::check(unsafe { dpdk_sys::rte_eth_dev_start(port) }).map_err(at("starting it"))
     }
 
     fn detach(&self) {
@@ -187,6 +204,8 @@ pub(in super::super) struct Setup {
     pub(in super::super) mac_in_software: bool,
     /// It is a NIC on vfio-pci: those of a process share what is mapped for them.
     pub(in super::super) is_in_container: bool,
+    /// Its queues are to have receive interrupts, if the driver offers them.
+    pub(in super::super) interrupts: bool,
 }
 
 /// Receive-side scaling as a driver is told it.
@@ -344,6 +363,8 @@ pub(in super::super) struct StartedPort {
     close_on_interrupt_thread: bool,
     pub(super) is_in_container: bool,
     pub(super) mapped: Mapped,
+    /// The descriptor of each queue's receive interrupt; none at all where the port is only polled.
+    pub(super) interrupts: Vec<RawFd>,
 }
 
 // SAFETY: DPDK's control calls, which alone take `device`, are made from any thread; those of memory have locks of their own. All else is Send.
@@ -370,6 +391,11 @@ impl StartedPort {
         Errno::check(unsafe {
             dpdk_sys::rte_eth_dev_rss_reta_update(self.number(), groups.as_mut_ptr(), table.len() as u16)
         })
+    }
+
+    /// How many queue pairs it has.
+    pub(super) fn queues(&self) -> usize {
+        self.lcores.len()
     }
 
     pub(super) fn pool(&self) -> &Pool {

@@ -12,6 +12,7 @@
 mod ethdev;
 mod external;
 mod hang_up;
+mod interrupts;
 mod lcore;
 mod mbuf;
 mod memory;
