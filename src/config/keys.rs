@@ -94,7 +94,7 @@ pub const KEYS: &[KeySpec] = &[
         "channel_num",
         "a number of connections, from 1 to 256",
         "10",
-        "connections within one channel: RUD paths, TCP connections, queue pairs",
+        "connections within one channel: RUD paths, TCP connections, queue pairs; over the kernel's sockets each is an open file on both hosts",
     ),
     key(
         "data_port",

@@ -40,7 +40,7 @@ pub struct IdlePolicy {
     pub yields: u32,
     /// Length of the first park after those; each further one doubles.
     pub first_park: Duration,
-    /// Longest park. Unannounced work (a frame in a NIC queue, a flag in shared memory) waits at
+    /// Longest park. Unannounced work (a flag in shared memory, a frame in the queue of a device without receive interrupts) waits at
     /// most this long, plus the kernel's timer slack (50 us by default).
     pub longest_park: Duration,
 }

@@ -9,10 +9,10 @@
 //!   NIC ---> | poller.poll -> wakes from      -> rings from   -> due -> ready  | ---> NIC
 //!            |                other threads      other shards   timers tasks   |
 //!            +-----------------------------------------------------------------+
-//!                     nothing to do? PAUSE, later sched_yield, later park
+//!                     nothing to do? PAUSE, later sched_yield, later sleep
 //! ```
 //!
-//! There is no epoll below it and no lock inside it. Shards speak to each other by [`submit_to`], over one
+//! There is no epoll below a poll, but for a sleep that a NIC may end ([`Poller::arm`]), and no lock inside it. Shards speak to each other by [`submit_to`], over one
 //! single-producer ring for each ordered pair: it carries a closure there and its result back.
 //!
 //! [`ShardsBuilder`] starts shards on threads of their own, pinned to cores, and gives each its queue pair. They end
@@ -29,7 +29,7 @@
 //!
 //! # Waiting
 //!
-//! Every loop that waits goes through one [`Backoff`]: it spins, then yields, then parks with a bound. The
+//! Every loop that waits goes through one [`Backoff`]: it spins, then yields, then sleeps with a bound. The
 //! [`IdlePolicy`] gives the length of each, by the CPUs that this process may use: cgroup quota, affinity mask, and the
 //! number of ranks that share the cores.
 //!

@@ -88,10 +88,11 @@ impl Sleeper {
             all_watched &= events.as_ref().is_some_and(|events| events.watch(descriptor).is_ok());
         });
         let Some(Some(events)) = self.events.get().filter(|_| armed != Wakes::Never) else {
+            self.enter(PARKED, thread, || thread.parker().park_timeout(longest));
+            // The system has no descriptors left.
             if armed != Wakes::Never {
                 thread.disarm();
             }
-            self.enter(PARKED, thread, || thread.parker().park_timeout(longest));
             return Activity::Idle;
         };
         let longest = if armed == Wakes::Always && all_watched { LONGEST_WAIT } else { longest };

@@ -285,15 +285,15 @@ fn round(
     (gathered, absent): (&mut Rounds, &mut Vec<Peer>),
 ) -> Result<(), CommandError> {
     let mut command = launcher(job)?;
-    // The sizes and the medians of this round.
-    let mut ours = vec![];
+    // The series, sizes and medians of this round.
+    let mut ours: Vec<(String, Option<u64>, f64)> = vec![];
     command.arg("bench").args(what.worker);
     command.args(["--seconds", &job.seconds.to_string()]).args(data).stdin(Stdio::null());
     for mut line in ranks_output(&mut command, patience(sizes.len().max(1), job.seconds))? {
         let link = job.hosts > 1 && !matches!(job.transport.as_str(), "verbs" | "kernel");
         line.device = link.then(|| job.device.clone());
         line.mtu = link.then_some(job.mtu.into());
-        ours.extend(line.p50_us.map(|p50| (line.bytes, p50)));
+        ours.extend(line.p50_us.map(|p50| (line.series(), line.bytes, p50)));
         gathered.push(line);
     }
     for peer in job.against.iter().filter(|peer| !absent.contains(peer)).copied().collect::<Vec<_>>() {
@@ -307,8 +307,13 @@ fn round(
                 mtu: job.mtu.into(),
             })?,
             (Peer::Spin, _) => {
-                let of = |p50| spin::measure(what.name, (job.ranks, job.hosts), p50, job.seconds);
-                ours.iter().map(|&(bytes, p50)| ReportLine { bytes, ..of(p50) }).collect()
+                let is_one = ours.iter().all(|(series, ..)| *series == ours[0].0);
+                let of = |(series, bytes, p50): &(String, _, _)| {
+                    let who = if is_one { "spin".into() } else { format!("spin as {series}") };
+                    let line = spin::measure(what.name, (job.ranks, job.hosts), *p50, job.seconds);
+                    ReportLine { who, bytes: *bytes, ..line }
+                };
+                ours.iter().map(of).collect()
             }
             (peer, _) => peers::run(
                 peer,

@@ -92,7 +92,7 @@ pub(crate) struct ReportLine {
     pub(crate) frames_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) messages_per_second: Option<f64>,
-    /// Frames, or segments, that all ranks have sent in these iterations, and those of them that were sent again; between hosts.
+    /// Frames that the ports of all ranks have sent in these iterations, and those of them that were sent again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! A bare loop that computes for as long as an operation takes, on the ranks' cores: what is left of its 99th percentile is the machine's.
+//! A bare loop that computes for as long as an operation takes, on the ranks' cores: what its 99th percentile has above its median is the machine's.
 //!
 //! As with an operation, the slowest rank counts.
 

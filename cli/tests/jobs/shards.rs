@@ -341,17 +341,6 @@ fn operations_of_all_sizes_run_side_by_side_on_several_shards() {
     fused.run().assert_success();
 }
 
-/// Plays jobs that wait most of the time, two at once.
-fn in_pairs<T: Copy + Send + Sync>(jobs: impl AsRef<[T]>, play: impl Fn(T) + Sync) {
-    for pair in jobs.as_ref().chunks(2) {
-        std::thread::scope(|scope| {
-            for job in pair {
-                scope.spawn(|| play(*job));
-            }
-        });
-    }
-}
-
 /// Every rank but one has ended with an error that names that one alone.
 fn assert_named(state: &State, rank: u32, codes: &[i32], text: &str) {
     for survivor in state.others(rank) {
@@ -394,7 +383,7 @@ fn a_rank_that_is_stopped_in_a_part_is_named() {
 #[test]
 fn a_panic_of_one_engine_ends_the_whole_operation_on_all_ranks() {
     let jobs = [(2, 2, 1, 1, "rud"), (3, 3, 0, 2, "rud"), (2, 2, 1, 2, "tcp"), (4, 2, 3, 2, "auto")];
-    in_pairs(jobs, |(ranks, hosts, victim, line, transport)| {
+    for (ranks, hosts, victim, line, transport) in jobs {
         let plan = on_hosts(ranks, hosts, 2, "panic").with("RANK", victim).with("LINE", line);
         // Between three quarters of it, from which a rank says that it was stopped, and all of it.
         let plan = plan.env("SHOUTER_HEARTBEAT_TIMEOUT", "8s").env("SHOUTER_TRANSPORT", transport);
@@ -407,7 +396,7 @@ fn a_panic_of_one_engine_ends_the_whole_operation_on_all_ranks() {
         let error = state.ranks[victim as usize].error();
         assert!(error.contains("the network engine panicked: a callback that panics"), "{error}\n{state}");
         assert_named(&state, victim, &LOST_GROUP, "all-reduce");
-    });
+    }
 }
 
 #[test]
@@ -436,14 +425,18 @@ fn ranks_that_differ_in_a_part_hear_of_it() {
 #[test]
 fn a_rank_that_does_not_come_is_named_at_the_deadline() {
     let jobs = [(2, 0, "rud"), (2, 1, "rud"), (2, 1, "tcp"), (4, 1, "auto"), (4, 2, "auto")];
-    in_pairs(jobs, |(ranks, rank, transport)| {
-        let plan = on_hosts(ranks, 2, 2, "absent").with("RANK", rank).env("SHOUTER_DEADLINE", "1s");
-        let state = plan.env("SHOUTER_TRANSPORT", transport).run();
-        // The first whose operation is late ends those of the others, too.
-        let codes = [&[DEADLINE][..], if ranks > 2 { &LOST_GROUP } else { &[] }].concat();
-        assert_named(&state, rank, &codes, "all-reduce");
-        assert!(state.ranks.iter().any(|rank| rank.code == Some(DEADLINE)), "{state}");
-    });
+    for pair in jobs.chunks(2) {
+        let plans = pair.iter().map(|(ranks, rank, transport)| {
+            let plan = on_hosts(*ranks, 2, 2, "absent").with("RANK", rank).env("SHOUTER_DEADLINE", "1s");
+            plan.env("SHOUTER_TRANSPORT", transport)
+        });
+        for (state, (ranks, rank, _)) in run_all(plans).into_iter().zip(pair) {
+            // The first whose operation is late ends those of the others, too.
+            let codes = [&[DEADLINE][..], if *ranks > 2 { &LOST_GROUP } else { &[] }].concat();
+            assert_named(&state, *rank, &codes, "all-reduce");
+            assert!(state.ranks.iter().any(|rank| rank.code == Some(DEADLINE)), "{state}");
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Timing of acknowledgements without data to send (spec.md section 5.5), and of requests for the peer's (section 6.1).
 
-use super::api::Config;
+use super::api::{Config, MOST_PATHS};
 use super::nanos;
 use super::recovery::NEVER;
 use crate::wire::rud::Held;
@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 #[cfg(test)]
 mod tests;
 
-/// Probes of the peer that may wait for their answers: those of one volley over 256 paths.
-const MOST_PROBES: usize = 256;
+/// Probes of the peer that may wait for their answers: those of one volley over all its paths.
+const MOST_PROBES: usize = MOST_PATHS;
 
 /// Pending acknowledgements, and requests for the peer's.
 ///

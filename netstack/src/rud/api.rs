@@ -17,6 +17,9 @@ pub const MAX_MESSAGE_HEADER: usize = MAX_BODY;
 /// byte each (spec.md section 6.9). To copy so much takes far less time than a datagram.
 pub const SMALL_MESSAGE: usize = 255;
 
+/// The most source ports of a session, each of which is a path.
+pub(super) const MOST_PATHS: usize = 256;
+
 /// Largest datagram in bytes, whatever the MTU: UDP over IPv4 takes no more.
 pub const MAX_DATAGRAM: usize = 65_507;
 
@@ -155,7 +158,7 @@ pub struct SessionParams {
     pub local_ip: IpAddr,
     /// The peer's UDP port.
     pub remote_port: u16,
-    /// The UDP source ports, one for each path to spray over: 1 to 65,535 of them, none 0. Sessions may share the list.
+    /// The UDP source ports, one for each path to spray over: 1 to 256 of them, none 0. Sessions may share the list.
     pub local_ports: Arc<[u16]>,
     /// The largest datagram in bytes: header, message header and payload (see [`datagram_room`]). A path that turns out to carry
     /// less is given less.
@@ -326,7 +329,7 @@ pub enum OpenError {
     },
     /// There is no source port, one is 0, or there are too many; or the peer's port is 0.
     #[error(
-        "a RUD session needs 1 to 65,535 source ports, not {paths}, and neither they nor the peer's port may be 0"
+        "a RUD session needs 1 to 256 source ports, not {paths}, and neither they nor the peer's port may be 0"
     )]
     Ports {
         /// How many there are.

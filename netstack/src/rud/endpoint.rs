@@ -9,8 +9,8 @@ use core::net::IpAddr;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use super::api::{
-    Config, Counters, EndpointCounters, MAX_DATAGRAM, MAX_MESSAGE_HEADER, MessageToken, OpenError, SendError,
-    SessionId, SessionParams, Sink,
+    Config, Counters, EndpointCounters, MAX_DATAGRAM, MAX_MESSAGE_HEADER, MOST_PATHS, MessageToken,
+    OpenError, SendError, SessionId, SessionParams, Sink,
 };
 use super::deadlines::Deadlines;
 use super::recovery::NEVER;
@@ -160,7 +160,8 @@ impl Endpoint {
             return Err(OpenError::MixedFamilies { local: params.local_ip, remote: params.remote_ip });
         }
         let ports = &params.local_ports;
-        let fits = (1..=usize::from(u16::MAX)).contains(&ports.len());
+        //= rud/spec.md section 3.3
+        let fits = (1..=MOST_PATHS).contains(&ports.len());
         if !fits || ports.contains(&0) || params.remote_port == 0 {
             return Err(OpenError::Ports { paths: ports.len() });
         }

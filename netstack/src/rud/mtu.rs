@@ -23,7 +23,7 @@ const BASE: u16 = 1_200;
 /// A size has failed after so many tries, or after one for each path in use if those are more.
 //= RFC 8899 section 5.1.2: MAX_PROBES
 const TRIES: u16 = 3;
-/// But not after more: with a time-out between them, more would take longer than a peer may be silent.
+/// But not after more: with a time-out of some 6 ms between them, 256 tries would take 1.6 s.
 const MOST_TRIES: u16 = 64;
 
 /// A search ends when the limit is known as well as this, in bytes.

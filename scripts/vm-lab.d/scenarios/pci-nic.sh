@@ -45,7 +45,7 @@ ended() {
 on_node() { awk -v node="N$1=" -v pattern="$2" '$0 ~ pattern { for (i = 1; i <= NF; i++) if (index($i, node) == 1) sum += substr($i, length(node) + 1) } END { print sum + 0 }' "/proc/$pid/numa_maps"; }
 
 # Hugepages of the NIC's node, on which a core is; a cable that is pulled out for two seconds.
-# Links are told of every 10 s, so that the rank has to last longer than that after the cable is back.
+# The log says every 10 s at most that a link is down or back, so that the rank has to last longer than that.
 SHOUTER_HUGEPAGES=on rank 29501 0-1 30
 says 'receive=1024 transmit=1024 buffers=3392 room=9216 node=Some(1)'
 # DPDK takes a page or two for itself where its first core is.

@@ -190,12 +190,13 @@ impl Relay {
         reports.retain(|&(leader, to)| {
             let Some(came) = came.get_mut(&(leader, to)) else { return false };
             let header = message(MessageKind::Relayed, *rank, to, came.taken);
-            let posted = send(leader, &header, Span::empty(), SendToken::CONTROL).is_ok();
-            if posted {
+            let sent = send(leader, &header, Span::empty(), SendToken::CONTROL);
+            if sent.is_ok() {
                 came.reported = came.taken;
                 any = true;
             }
-            !posted
+            // Who has left or is lost needs no report.
+            sent == Err(SendError::Full)
         });
         let (due, may_go) = (std::mem::take(&mut self.due), std::mem::take(&mut self.may_go));
         for (from, reader) in (0u32..).zip(&mut self.ups) {

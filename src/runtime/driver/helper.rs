@@ -92,11 +92,15 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
             // A caller that drives serves those ends, too; when it stops is seen at the next poll.
             let park = |longest: Duration| std::thread::park_timeout(longest.min(AWAITED_PERIOD));
             if !driven && !others.compute(Clock.now()) {
-                let park_idle = |_: &mut (), longest| {
-                    park(longest);
-                    Activity::Idle
-                };
-                idle.wait_with(activity, &mut (), |()| None, park_idle);
+                idle.wait_with(
+                    activity,
+                    &mut (),
+                    |()| None,
+                    |(), longest| {
+                        park(longest);
+                        Activity::Idle
+                    },
+                );
             } else {
                 idle.reset();
                 if driven || !activity.is_busy() {

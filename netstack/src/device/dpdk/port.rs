@@ -345,8 +345,7 @@ impl Port {
             mac: config.mac,
             close_on_interrupt_thread: is_memif,
             mac_in_software: device.is_point_to_point(),
-            is_in_container: device.is_on_vfio(),
-            interrupts: device.is_on_vfio(),
+            is_on_vfio: device.is_on_vfio(),
         };
         let room = frame_room(config, info.max_frame());
         let buffers = pool_size(config, rings, room, lends);

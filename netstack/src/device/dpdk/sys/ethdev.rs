@@ -79,7 +79,7 @@ impl Attached {
         let at = |step| move |e| (step, e);
         let device = attached.info().map_err(at("asking what it can do"))?.raw.device;
         // A driver may offer interrupts and have no vectors for them, say; then the port is polled.
-        let armable = setup.interrupts && attached.set_up(&pool, setup, true).is_ok();
+        let armable = setup.is_on_vfio && attached.set_up(&pool, setup, true).is_ok();
         if !armable {
             attached.set_up(&pool, setup, false)?;
         }
@@ -92,7 +92,7 @@ impl Attached {
             lcores,
             taken: AtomicU64::new(0),
             close_on_interrupt_thread: setup.close_on_interrupt_thread,
-            is_in_container: setup.is_in_container,
+            is_in_container: setup.is_on_vfio,
             mapped: Mapped::default(),
             interrupts: vec![],
         };
@@ -202,10 +202,8 @@ pub(in super::super) struct Setup {
     pub(in super::super) close_on_interrupt_thread: bool,
     /// A driver that cannot set its MAC address is no error.
     pub(in super::super) mac_in_software: bool,
-    /// It is a NIC on vfio-pci: those of a process share what is mapped for them.
-    pub(in super::super) is_in_container: bool,
-    /// Its queues are to have receive interrupts, if the driver offers them.
-    pub(in super::super) interrupts: bool,
+    /// It is a NIC on vfio-pci: those of a process share what is mapped for them, and queues have receive interrupts, if the driver offers them.
+    pub(in super::super) is_on_vfio: bool,
 }
 
 /// Receive-side scaling as a driver is told it.
