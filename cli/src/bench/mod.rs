@@ -20,7 +20,6 @@ mod peers;
 mod ps;
 pub(crate) mod report;
 pub(crate) mod sizes;
-mod spin;
 pub(crate) mod workload;
 
 /// Arguments of `shouter bench`.

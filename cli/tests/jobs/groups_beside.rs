@@ -457,11 +457,13 @@ fn who_leaves_after_rank_0_is_not_taken_for_dead() {
 
 #[test]
 fn who_is_reached_by_a_leader_that_has_left_is_not_waited_for() {
-    let plan = |call| job!(4, 2, "cut_off").with("CALL", call);
-    for state in run_all([plan("message"), plan("collective")]) {
-        state.assert_success();
-        // Nor is what was under way to that leader, when the others leave.
-        assert!(state.ranks.iter().all(|rank| rank.ended < Some(Duration::from_secs(25))), "{state}");
+    for transport in ["auto", "tcp", "kernel"] {
+        let plan = |call| job!(4, 2, "cut_off").with("CALL", call).args(&["--transport", transport]);
+        for state in run_all([plan("message"), plan("collective")]) {
+            state.assert_success();
+            // Nor is what was under way to that leader, when the others leave.
+            assert!(state.ranks.iter().all(|rank| rank.ended < Some(Duration::from_secs(25))), "{state}");
+        }
     }
 }
 

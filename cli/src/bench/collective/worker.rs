@@ -18,9 +18,9 @@ use crate::failure::CommandError;
 /// Iterations that warm up caches, windows and plans; not measured.
 const WARM_UP: usize = 8;
 /// Fewest measured iterations of a size.
-const FEWEST: usize = 11;
+pub(super) const FEWEST: usize = 11;
 /// Most measured iterations of a size.
-const MOST: usize = 50_000;
+pub(super) const MOST: usize = 50_000;
 /// The largest number of iterations whose figures are reduced over the ranks at once.
 const FIGURES: usize = 1 << 20;
 

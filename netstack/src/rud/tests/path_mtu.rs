@@ -73,6 +73,33 @@ fn a_path_that_narrows_while_messages_are_under_way_ends_no_session() {
     }
 }
 
+/// The time until it is known that no path carries long datagrams any more, while long messages go out; docs/deploy.md has it.
+//= rud/spec.md section 6.8, RUD-61
+#[test]
+fn all_paths_that_narrow_at_once_are_found_in_half_a_second_however_many_there_are() {
+    for (paths, most) in [(10, 200), (64, 500), (256, 500)] {
+        let mut world = World::with_paths(7, delayed(10_000), paths);
+        let mut numbers = (0u64..).map(|number| number * 5 + 2);
+        let mut step = |world: &mut World| {
+            let waiting = world.ends[0].to_send.len();
+            world.ends[0].to_send.extend(numbers.by_ref().take(256usize.saturating_sub(waiting)));
+            world.step();
+        };
+        while world.now < 5 * MS {
+            step(&mut world);
+        }
+        world.carries = [SHORT; 2];
+        let begun = world.now;
+        while limits(&world)[0] > SHORT {
+            step(&mut world);
+            assert!(world.now - begun < 5_000 * MS, "{paths} paths");
+        }
+        let took = (world.now - begun) / MS;
+        println!("{paths} paths: {took} ms");
+        assert!(took < most, "{paths} paths: {took} ms");
+    }
+}
+
 //= rud/spec.md section 6.8
 #[test]
 fn each_direction_is_searched_for_itself() {

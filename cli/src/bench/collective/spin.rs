@@ -7,15 +7,13 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-use super::kernel::pin;
-use super::report::{ReportLine, percentiles_us};
+use super::worker::{FEWEST, MOST};
+use crate::bench::kernel::pin;
+use crate::bench::report::{ReportLine, percentiles_us};
 
 /// Steps of the loop whose time is taken to find how long one takes, and how often: the shortest counts.
 const STEPS: u64 = 1000;
 const TRIALS: u32 = 200;
-/// Fewest and most loops, as of operations.
-const FEWEST: u64 = 11;
-const MOST: u64 = 50_000;
 
 /// Measures loops of `us` microseconds on so many ranks, for about `seconds`.
 pub(crate) fn measure(bench: &str, (ranks, hosts): (u32, u32), us: f64, seconds: f64) -> ReportLine {
