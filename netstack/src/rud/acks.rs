@@ -72,6 +72,11 @@ impl Acks {
         self.at
     }
 
+    /// Whether data has come that nothing sent since acknowledges.
+    pub(super) fn waits(&self) -> bool {
+        self.unacked != 0
+    }
+
     /// Data was received, `marked` or not, which this end may have had for `late` nanoseconds before it looked.
     #[inline]
     pub(super) fn on_data(&mut self, now: u64, late: u64, marked: bool) {

@@ -25,7 +25,7 @@ const LONG_REST: u64 = 1_000_000_000;
 /// The result of a tail timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TailTimer {
-    /// A probe is due; it may exceed the window.
+    /// A probe is due.
     Probe,
     /// The probe was not answered either: everything on the wire is lost.
     TimeOut,
@@ -74,6 +74,8 @@ pub(super) struct Recovery {
     probed: bool,
     /// A probe is due that was not sent yet.
     probe_due: bool,
+    /// The last probe: its stamp, zero before there is one, and its serial number.
+    probe: (u64, u32),
     /// Last time that something new was acknowledged, or that the wire stopped being empty.
     progress_at: u64,
     /// Base of the tail timers: the last transmission or progress.
@@ -142,9 +144,46 @@ impl Recovery {
     #[inline]
     pub(super) fn on_sent(&mut self, now: u64, first: bool) {
         self.tail_at = now;
-        self.probe_due = false;
         if first {
             self.progress_at = now;
+        }
+    }
+
+    /// The probe that was due went out, with this stamp and serial number.
+    pub(super) fn on_probe_sent(&mut self, stamp: u64, serial: u32) {
+        self.probe_due = false;
+        self.probe = (stamp, serial);
+    }
+
+    /// The probe that was due has nothing to ask for any more.
+    pub(super) fn drop_probe(&mut self) {
+        self.probe_due = false;
+    }
+
+    /// The answer to the probe with `stamp` came, which was sent at `sent_at`. Whether that is the last tail-loss probe.
+    pub(super) fn on_probe_answered(&mut self, now: u64, stamp: u64, sent_at: u64) -> bool {
+        let (of, serial) = self.probe;
+        if of != stamp {
+            return false;
+        }
+        //= rud/spec.md section 6.4, RUD-106
+        // It is a transmission that has arrived.
+        self.on_arrived(serial, now.saturating_sub(sent_at));
+        //= rud/spec.md section 6.4
+        // The peer answers: what is sent again is probed as well, but not for ever.
+        if self.probe_backoff <= MAX_PROBE_BACKOFF {
+            self.probed = false;
+            self.tail_at = now;
+        }
+        true
+    }
+
+    /// The transmission `serial` is known to have arrived, after this round-trip time.
+    #[inline]
+    fn on_arrived(&mut self, serial: u32, rtt: u64) {
+        if (serial.wrapping_sub(self.newest_serial) as i32) > 0 {
+            self.newest_serial = serial;
+            self.newest_rtt = rtt;
         }
     }
 
@@ -164,9 +203,8 @@ impl Recovery {
             self.probe_backoff = 0;
             self.sample(now.saturating_sub(acked.clean_sent_at).max(1));
         }
-        if acked.newest && (acked.newest_serial.wrapping_sub(self.newest_serial) as i32) > 0 {
-            self.newest_serial = acked.newest_serial;
-            self.newest_rtt = now.saturating_sub(acked.newest_sent_at);
+        if acked.newest {
+            self.on_arrived(acked.newest_serial, now.saturating_sub(acked.newest_sent_at));
         }
         if acked.spurious != 0 {
             //= rud/spec.md section 6.3, RUD-43

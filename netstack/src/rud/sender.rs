@@ -435,9 +435,14 @@ impl Sender {
         self.slots.lose_oldest()
     }
 
-    /// Moves the most recently sent datagram to the front of the lost ones, to be sent again as a probe.
-    pub(super) fn probe(&mut self) {
-        self.slots.lose_youngest();
+    /// The slot of the most recently sent datagram that is on the wire.
+    pub(super) fn youngest(&self) -> Option<u16> {
+        self.slots.youngest()
+    }
+
+    /// The serial number of a transmission that has no slot.
+    pub(super) fn next_serial(&mut self) -> u32 {
+        self.slots.next_serial()
     }
 
     /// Drops all payload of the user's: from now on messages are sent, or sent again, as headers alone. Those in bundles are copies.

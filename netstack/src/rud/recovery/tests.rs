@@ -59,7 +59,7 @@ fn a_probe_comes_first_then_time_outs_that_back_off_until_progress() {
     assert!(!recovery.probe_due());
     assert_eq!(recovery.on_tail_timer(1_100_000), Some(TailTimer::Probe));
     assert!(recovery.probe_due());
-    recovery.on_sent(1_100_000, false);
+    recovery.on_probe_sent(1, 2);
     assert!(!recovery.probe_due(), "once");
     let first = recovery.tail_deadline() - 1_100_000;
     assert_eq!(first, times.min_rto.max(3 * times.initial_rtt + times.ack_delay));
@@ -80,6 +80,31 @@ fn a_probe_comes_first_then_time_outs_that_back_off_until_progress() {
     quick.on_acked(2_100_000, &acked(2_000_000, 1));
     assert_eq!(quick.on_tail_timer(4_000_000), Some(TailTimer::Probe));
     assert_eq!(quick.tail_deadline() - 4_000_000, 100_000 + 4 * 50_000 + times.ack_delay);
+}
+
+//= rud/spec.md section 6.4, RUD-106
+#[test]
+fn what_was_sent_before_a_probe_that_is_answered_counts_as_lost_and_four_answers_alone_put_off_the_time_out()
+{
+    let mut recovery = recovery();
+    recovery.on_acked(100_000, &acked(0, 1));
+    let mut now = 200_000;
+    for round in 1..=4 {
+        let sent_at = now;
+        recovery.on_sent(sent_at, true);
+        now = recovery.tail_deadline();
+        assert_eq!(recovery.on_tail_timer(now), Some(TailTimer::Probe), "{round}");
+        let serial = 10 * round;
+        recovery.on_probe_sent(u64::from(round), serial);
+        assert!(!recovery.on_probe_answered(now + 1_000, u64::from(round) + 1, now), "another's");
+        assert_eq!(recovery.lost_at(sent_at, serial - 1), NEVER);
+        now += 100_000;
+        assert!(recovery.on_probe_answered(now, u64::from(round), now - 100_000));
+        // The round trip of the probe, and a quarter of the least one.
+        assert_eq!(recovery.lost_at(sent_at, serial - 1), sent_at + 125_000);
+        assert_eq!(recovery.lost_at(now, serial + 1), NEVER);
+    }
+    assert_eq!(recovery.on_tail_timer(recovery.tail_deadline()), Some(TailTimer::TimeOut));
 }
 
 //= rud/spec.md section 6.5, RUD-48

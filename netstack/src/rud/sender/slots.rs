@@ -291,6 +291,7 @@ impl Slots {
     /// The first of the queued or the lost datagrams was sent under `psn`.
     #[inline(always)]
     pub(super) fn on_sent(&mut self, now: u64, at: usize, psn: Psn) {
+        let serial = self.next_serial();
         let slot = &mut self.all[at];
         let from = match slot.marks & (LOST | SMALL_MARK) {
             0 => {
@@ -315,10 +316,9 @@ impl Slots {
         }
         slot.psn = psn;
         slot.sent_at = now;
-        slot.serial = self.serial;
+        slot.serial = serial;
         slot.tries = slot.tries.saturating_add(1);
         slot.marks &= !LOST;
-        self.serial = self.serial.wrapping_add(1);
         self.flight_bytes += slot.bytes as usize;
         if let Some(first) = self.all.get_mut(usize::from(behind)) {
             first.prev = NIL;
@@ -342,13 +342,16 @@ impl Slots {
         self.all[at].bytes
     }
 
-    /// Moves the most recently sent datagram to the front of the lost ones.
-    pub(super) fn lose_youngest(&mut self) {
-        if self.sent.len != 0 {
-            let at = self.sent.tail as usize;
-            self.take_from_wire(at);
-            prepend(&mut self.all, &mut self.lost, at);
-        }
+    /// The most recently sent datagram on the wire.
+    pub(super) fn youngest(&self) -> Option<u16> {
+        (self.sent.len != 0).then_some(self.sent.tail)
+    }
+
+    /// The serial number of a transmission that is not of a datagram here.
+    pub(super) fn next_serial(&mut self) -> u32 {
+        let serial = self.serial;
+        self.serial = serial.wrapping_add(1);
+        serial
     }
 
     fn take_from_wire(&mut self, at: usize) {
@@ -420,19 +423,6 @@ fn append(slots: &mut [Slot], list: &mut List, at: usize) {
         None => list.head = at as u16,
     }
     list.tail = at as u16;
-    list.len += 1;
-}
-
-/// Adds a slot that is in no list at the front.
-#[inline]
-fn prepend(slots: &mut [Slot], list: &mut List, at: usize) {
-    slots[at].prev = NIL;
-    slots[at].next = list.head;
-    match slots.get_mut(list.head as usize) {
-        Some(first) => first.prev = at as u16,
-        None => list.tail = at as u16,
-    }
-    list.head = at as u16;
     list.len += 1;
 }
 

@@ -209,7 +209,8 @@ impl Session {
             // every path.
             let heard = self.acks.arrivals().0;
             let is_stuck = header.base_lag != 0 && now.saturating_sub(heard) > ONE_DOUBT;
-            let times = if is_stuck && self.asks.on_doubt(now, heard) { self.spray.count() } else { 1 };
+            let doubts = (is_stuck || self.is_unheard(&header)) && self.asks.on_doubt(now, heard);
+            let times = if doubts && is_stuck { self.spray.count() } else { 1 };
             (0..times).for_each(|_| self.acks.on_probe(now, late, stamp));
         } else if let Some(asked) = self.asks.answered(stamp) {
             self.signals.on_answer(now, late, header.held, asked.sent_at);
@@ -217,10 +218,20 @@ impl Session {
             if self.recovery.backoff() != 0 {
                 self.lose_sent_until(asked.sent_at);
             }
+            if self.recovery.on_probe_answered(now, stamp, asked.sent_at) {
+                self.detect_losses(now);
+            }
             if let Some(finding) = self.mtu.on_answer(now, stamp, &asked) {
                 self.on_finding(now, finding, sink);
             }
         }
+    }
+
+    /// Whether a tail-loss probe asks for what was acknowledged before.
+    fn is_unheard(&self, header: &Header) -> bool {
+        //= rud/spec.md section 6.7, RUD-58
+        let base = header.psn.minus(u32::from(header.base_lag));
+        header.ack_request && base.is_before(self.receiver.floor()) && !self.acks.waits()
     }
 
     #[inline]

@@ -23,12 +23,11 @@ pub(in crate::rud) enum TransmitOutcome {
 }
 
 impl Session {
-    /// Whether the window lets a datagram out. A probe may exceed it by one.
+    /// Whether the window lets a datagram out.
     #[inline]
     fn window_open(&self) -> bool {
         //= rud/spec.md section 6.1, RUD-34
-        self.recovery.probe_due()
-            || self.sender.flight() < self.cc.limit() && self.sender.flight_bytes() < self.max_bytes
+        self.sender.flight() < self.cc.limit() && self.sender.flight_bytes() < self.max_bytes
     }
 
     /// Whether `transmit` has something to do now.
@@ -58,7 +57,7 @@ impl Session {
         while let Some(pick) = self.sender.pick()
             && self.window_open()
         {
-            if !self.pace.is_open(now) && !self.recovery.probe_due() {
+            if !self.pace.is_open(now) {
                 self.pace.on_wait(now);
                 outcome = TransmitOutcome::Paced(self.pace.next_at());
                 break;

@@ -6,6 +6,17 @@ use crate::rud::api::{Emit, MAX_DATAGRAM};
 use crate::rud::crc::HEAD_ROOM;
 use crate::wire::rud::{BLOCK_LEN, Block, DatagramKind, HEADER_LEN, Header, MAX_BLOCKS, STAMP_LEN};
 
+/// What a probe asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    /// Whether its path delivers.
+    Path,
+    /// Whether its path carries a datagram of so many bytes.
+    Size(u16),
+    /// What has arrived of the data before it.
+    Tail,
+}
+
 /// What probes are padded with.
 static PADDING: [u8; MAX_DATAGRAM] = [0; MAX_DATAGRAM];
 
@@ -13,7 +24,13 @@ impl Session {
     /// Whether something without data is to be sent now.
     #[inline]
     pub(super) fn has_reports(&self) -> bool {
-        self.acks.is_due() || self.liveness.heartbeat_due() || self.asks.is_due() || self.mtu.is_due()
+        self.acks.is_due() || self.liveness.heartbeat_due() || self.has_probes()
+    }
+
+    /// Whether probes are to be sent of their own.
+    #[inline]
+    fn has_probes(&self) -> bool {
+        self.recovery.probe_due() || self.asks.is_due() || self.mtu.is_due()
     }
 
     /// Sends all of it; false if there is no room.
@@ -24,7 +41,7 @@ impl Session {
                 return false;
             }
         }
-        if self.asks.is_due() || self.mtu.is_due() { self.send_probes(now, emit) } else { true }
+        if self.has_probes() { self.send_probes(now, emit) } else { true }
     }
 
     /// The acknowledgement that is due: an answer, a probe, or neither.
@@ -57,7 +74,7 @@ impl Session {
             return true;
         }
         path = trial.unwrap_or(path);
-        if !self.send_probe(now, path, 0, emit) {
+        if !self.send_probe(now, path, Ask::Path, emit) {
             return false;
         }
         if trial.is_some() {
@@ -70,11 +87,14 @@ impl Session {
         true
     }
 
-    /// The probes of paths, and the next try of a size.
+    /// The tail-loss probe, those of paths, and the next try of a size.
     #[cold]
     fn send_probes(&mut self, now: u64, emit: &mut impl Emit) -> bool {
+        if self.recovery.probe_due() && (emit.room() == 0 || !self.send_tail_probe(now, emit)) {
+            return false;
+        }
         while self.asks.is_due() {
-            if emit.room() == 0 || !self.send_probe(now, self.spray.in_turn(), 0, emit) {
+            if emit.room() == 0 || !self.send_probe(now, self.spray.in_turn(), Ask::Path, emit) {
                 return false;
             }
             self.asks.on_due_sent();
@@ -83,19 +103,39 @@ impl Session {
             //= rud/spec.md section 6.8
             // The padded one first, then one that is not, on the same path.
             let path = self.spray.in_order(self.mtu.tries());
-            if emit.room() < 2 || !self.send_probe(now, path, self.mtu.size(), emit) {
+            if emit.room() < 2 || !self.send_probe(now, path, Ask::Size(self.mtu.size()), emit) {
                 return false;
             }
             let small = self.asks.stamp();
             self.mtu.on_tried(now, small, self.recovery.patience());
-            return self.send_probe(now, path, 0, emit);
+            return self.send_probe(now, path, Ask::Path, emit);
         }
         true
     }
 
-    /// A probe on `path`, in a datagram of `padded_to` bytes; zero: not padded.
-    fn send_probe(&mut self, now: u64, path: u16, padded_to: u16, emit: &mut impl Emit) -> bool {
-        let header = self.report_header(now, DatagramKind::Probe);
+    /// A probe that asks what has arrived, on another path than the datagram that was sent last.
+    fn send_tail_probe(&mut self, now: u64, emit: &mut impl Emit) -> bool {
+        let Some(youngest) = self.sender.youngest() else {
+            self.recovery.drop_probe();
+            return true;
+        };
+        //= rud/spec.md section 6.4, RUD-46
+        let path = self.spray.pick_again(youngest, self.asks.good_path(now));
+        let stamp = self.asks.stamp();
+        if !self.send_probe(now, path, Ask::Tail, emit) {
+            return false;
+        }
+        self.recovery.on_probe_sent(stamp, self.sender.next_serial());
+        self.counters.probes += 1;
+        true
+    }
+
+    /// A probe on `path`.
+    fn send_probe(&mut self, now: u64, path: u16, ask: Ask, emit: &mut impl Emit) -> bool {
+        //= rud/spec.md section 6.4, RUD-105
+        let ack_request = ask == Ask::Tail;
+        let header = Header { ack_request, ..self.report_header(now, DatagramKind::Probe) };
+        let padded_to = if let Ask::Size(bytes) = ask { bytes } else { 0 };
         if !self.send_report(path, header, Some(self.asks.stamp()), padded_to.into(), emit) {
             return false;
         }

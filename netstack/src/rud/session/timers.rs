@@ -28,13 +28,8 @@ impl Session {
         }
         if self.sender.flight() != 0 {
             match self.recovery.on_tail_timer(now) {
-                None => {}
-                Some(TailTimer::Probe) => {
-                    //= rud/spec.md section 6.4, RUD-46
-                    // The most recently sent datagram goes again, outside the window.
-                    self.sender.probe();
-                    self.counters.probes += 1;
-                }
+                // It goes out with the reports.
+                None | Some(TailTimer::Probe) => {}
                 Some(TailTimer::TimeOut) => {
                     //= rud/spec.md section 6.5, RUD-47
                     // Everything on the wire is lost.

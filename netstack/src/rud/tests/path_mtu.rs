@@ -259,8 +259,8 @@ fn memory_of_a_piece_that_waits_is_kept() {
     receive(b, 1, now + 50_000, &pieces[1..]);
     assert_eq!((pieces.len(), b.app.consumed[&number]), (2, 1));
     let acknowledgement = send(b, now + MS, 64);
-    let mut resent = vec![];
-    while resent.is_empty() {
+    let mut resent: Vec<(Destination, Vec<u8>)> = vec![];
+    while !resent.iter().any(|(_, bytes)| has_message(bytes)) {
         now = a.endpoint.next_deadline().unwrap().as_nanos();
         resent = send(a, now, 1);
     }
