@@ -39,7 +39,9 @@
 //!
 //! # As a TCP/IP stack
 //!
-//! [`net`] has sockets for the tasks of a shard; [`runtime`] has the shards.
+//! [`net`] has sockets for the tasks of a shard, with a server in 50 lines; [`runtime`] has the shards. Such a program needs none of the
+//! features below: `cargo add shouter --no-default-features`. The stack alone, without a runtime, is the crate
+//! [`shouter-netstack`](shouter_netstack).
 //!
 //! # Cargo features
 //!

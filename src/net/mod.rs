@@ -61,6 +61,28 @@
 //! servers.join()?;
 //! # Ok::<(), shouter::runtime::ShardError>(())
 //! ```
+//!
+//! # A server in 50 lines
+//!
+//! Without DPDK, CUDA or verbs: `cargo add shouter --no-default-features`, `cargo add futures-util --no-default-features --features io`,
+//! and
+//!
+//! ```no_run
+#![doc = include_str!("../../examples/async_echo.rs")]
+//! ```
+//!
+//! The interface is made once, and afterwards the program needs no privilege:
+//!
+//! ```text
+//! sudo ip tuntap add dev tap0 mode tap user $USER
+//! sudo ip addr add 10.0.0.1/24 dev tap0
+//! sudo ip link set dev tap0 up
+//! cargo run &
+//! echo hello | nc -N 10.0.0.2 7777
+//! ```
+//!
+//! The crate's folder `examples` has others, which take a device, addresses and a number of shards: `http.rs` is a server for
+//! hyper, whose traits `adapter/mod.rs` implements for a stream, `fetch.rs` a client, `forward.rs` both, and `echo.rs` has UDP, too.
 
 mod interface;
 mod shard_stack;
