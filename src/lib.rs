@@ -46,7 +46,7 @@
 //! # Cargo features
 //!
 //! All are on by default. `dpdk`: RUD and our own TCP over DPDK ports. `verbs`: RDMA. `cuda`: tensors on GPUs; the driver is
-//! loaded at run time. Without them nothing of C is linked, and jobs run in shared memory and over the kernel's sockets.
+//! loaded at run time. Without them no C library is needed, and jobs run in shared memory and over the kernel's sockets.
 //!
 //! # As a parameter server
 //!
