@@ -339,7 +339,7 @@ mod tests {
 
     use shouter_reducer::dtype::ReduceOp;
 
-    use super::super::tests::{each, ranks_on};
+    use super::super::tests::{each, ranks_keyed, ranks_on};
     use super::*;
 
     /// Whether the ranks' operations meet in lanes; the same on all of them.
@@ -398,7 +398,8 @@ mod tests {
 
     #[test]
     fn ranks_with_other_lists_are_told_what_each_has_to_give() {
-        let all = ranks_on(1, 2);
+        // The making may take as long as an operation of the group of all.
+        let all = ranks_keyed(1, 2, &[("deadline", "1s")]);
         all.iter().for_each(|rank| rank.set_step(3));
         let lists = [[0, 1], [1, 0]];
         let made = each(&all, |rank| {
