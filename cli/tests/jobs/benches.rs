@@ -128,27 +128,20 @@ fn messages_and_accesses_to_windows_are_measured() {
 #[test]
 fn small_messages_over_a_link_are_counted_for_each_protocol_and_the_kernel() {
     let home = Home::new("messages");
-    let options = [
-        "messages",
-        "--protocol",
-        "raw,udp,rud,tcp",
-        "--passes",
-        "1",
-        // What has come in this time is counted, also while a process waits for a core.
-        "--seconds",
-        "0.5",
-        "--bytes",
-        "32,256",
-        "--against",
-        "kernel",
-    ];
-    let rows = rows(&home, &options);
-    for bytes in [32, 256] {
-        for who in ["raw", "udp", "rud", "tcp", "kernel"] {
-            let is = |row: &&Value| row["bytes"] == bytes && (row["protocol"] == who || row["who"] == who);
-            let row = rows.iter().find(is).unwrap_or_else(|| panic!("{who} of {bytes}: {rows:?}"));
-            figure(row, "messages_per_second");
-        }
+    // What has come in this time is counted, also while a process waits for a core.
+    let job = ["messages", "--passes", "1", "--seconds", "0.5"];
+    // Several sizes are alike for all protocols.
+    let [all, sizes] = [
+        &["--protocol", "raw,udp,tcp", "--bytes", "32"][..],
+        &["--protocol", "rud", "--bytes", "32,256", "--against", "kernel"],
+    ]
+    .map(|options| rows(&home, &[&job[..], options].concat()));
+    let expected = ["raw", "udp", "tcp"].map(|who| (&all, who, 32));
+    let several = ["rud", "kernel"].into_iter().flat_map(|who| [32, 256].map(|bytes| (&sizes, who, bytes)));
+    for (rows, who, bytes) in expected.into_iter().chain(several) {
+        let is = |row: &&Value| row["bytes"] == bytes && (row["protocol"] == who || row["who"] == who);
+        let row = rows.iter().find(is).unwrap_or_else(|| panic!("{who} of {bytes}: {rows:?}"));
+        figure(row, "messages_per_second");
     }
 }
 
