@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::ranks::{
     DEADLINE, Gates, LIMIT, MISMATCH, PEER_FAILED, State, await_gate, job, join, names_only, parameter, play,
-    tell,
+    side_by_side, tell,
 };
 use shouter::{Error, Group, ReduceOp};
 
@@ -229,9 +229,8 @@ fn a_rank_that_is_killed_before_its_first_use_is_named_by_all() {
 /// Its kernel answers, or its shard does not: whoever waits for it opens the channel and finds it silent.
 #[test]
 fn a_rank_that_is_stopped_before_its_first_use_is_named_by_those_that_wait_for_it() {
-    for (transport, scenario) in
-        TRANSPORTS.iter().flat_map(|transport| [(transport, "sums"), (transport, "receive")])
-    {
+    let cases = TRANSPORTS.iter().flat_map(|transport| [(transport, "sums"), (transport, "receive")]);
+    side_by_side(cases, |(transport, scenario)| {
         let gates = Gates::new();
         let job = job!(3, 3, scenario)
             .silence_is_found()
@@ -253,13 +252,13 @@ fn a_rank_that_is_stopped_before_its_first_use_is_named_by_those_that_wait_for_i
             assert!(rank.ended.unwrap() - begin < FOUND, "{transport} {scenario}\n{state}");
         }
         job.finish();
-    }
+    });
 }
 
 /// The leader beside the root waits for its own host at first, and for the silent one only later.
 #[test]
 fn a_host_that_is_silent_before_its_first_use_is_named_though_it_is_waited_for_late() {
-    for transport in TRANSPORTS {
+    side_by_side(TRANSPORTS, |transport| {
         let gates = Gates::new();
         let job = job!(4, 2, "late").args(&["--transport", transport]).with("GATES", &gates).with("RANK", 1);
         let job = job.silence_is_found().env("SHOUTER_DEADLINE", "5m").start();
@@ -277,7 +276,7 @@ fn a_host_that_is_silent_before_its_first_use_is_named_though_it_is_waited_for_l
             assert!(rank.ended.unwrap() - begin < FOUND, "{transport}\n{state}");
         }
         job.finish();
-    }
+    });
 }
 
 #[test]
@@ -321,7 +320,7 @@ fn ranks_that_differ_in_their_first_operation_get_both_views() {
 /// The deadline of an operation is no death: only messages between the leaders tell of it.
 #[test]
 fn the_end_of_a_group_reaches_those_that_used_no_channel() {
-    for transport in TRANSPORTS {
+    side_by_side(TRANSPORTS, |transport| {
         let gates = Gates::new();
         let job = job!(5, 5, "sums").args(&["--transport", transport]).env("SHOUTER_DEADLINE", "1s");
         let job = job.with("GATES", &gates).start();
@@ -337,5 +336,5 @@ fn the_end_of_a_group_reaches_those_that_used_no_channel() {
         }
         let state = job.finish();
         assert!(state.ranks[3].code != Some(0), "{transport}\n{state}");
-    }
+    });
 }

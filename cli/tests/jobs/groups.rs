@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::ranks::{Gates, State, await_gate, job, join, parameter, play, tell};
+use crate::ranks::{Gates, State, await_gate, job, join, parameter, play, side_by_side, tell};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
 /// The body of a rank; as a test of its own it does nothing.
@@ -453,7 +453,7 @@ fn a_member_that_leaves_is_named_by_who_goes_on() {
 
 #[test]
 fn duplicates_of_the_group_of_all_are_apart_and_take_each_others_places() {
-    for hosts in [3, 1] {
+    side_by_side([3, 1], |hosts| {
         let gates = Gates::new();
         let job = job!(3, hosts, "twins").with("GATES", &gates).start();
         for round in 0..3 {
@@ -464,7 +464,7 @@ fn duplicates_of_the_group_of_all_are_apart_and_take_each_others_places() {
             gates.open(&format!("late {round}"));
         }
         job.finish().assert_success();
-    }
+    });
 }
 
 #[test]
@@ -507,7 +507,7 @@ fn what_is_no_group_is_refused() {
 
 #[test]
 fn who_does_not_come_is_named_and_hears_of_it() {
-    for hosts in [3, 1] {
+    side_by_side([3, 1], |hosts| {
         let gates = Gates::new();
         // The rank arrives in time for the next attempt.
         let job = job!(3, hosts, "late").env("SHOUTER_DEADLINE", "2s").with("GATES", &gates).start();
@@ -516,7 +516,7 @@ fn who_does_not_come_is_named_and_hears_of_it() {
         });
         gates.open("go");
         job.finish().assert_success();
-    }
+    });
 }
 
 #[test]

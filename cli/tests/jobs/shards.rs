@@ -14,11 +14,13 @@ use shouter::{Collective, CollectiveCall, DType, Error, Group, ReduceOp, TensorS
 
 use crate::ranks::{
     CONFIG, DEADLINE, LIMIT, LOST_GROUP, MISMATCH, Plan, Play, State, job, join, names_only, parameter, play,
-    run_all, tell,
+    run_all, side_by_side, tell,
 };
 
-/// Elements of a tensor that is cut into parts, whatever its type: no whole number of them.
-const COUNT: usize = 600_011;
+/// Elements of a tensor that is cut into parts, whatever its type: some 600,000 bytes, and no whole number of elements for two parts or four.
+fn count(dtype: DType) -> usize {
+    (600_011 / dtype.size()) | 1
+}
 
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
@@ -55,7 +57,7 @@ fn odd_one(group: &Group) -> bool {
 /// Contributions of a rank: any bits, but truth values.
 fn contribution(dtype: DType, rank: u32) -> Vec<u8> {
     let mut rng = SmallRng::seed_from_u64(u64::from(rank) << 8 | dtype as u64);
-    let mut bytes = vec![0; COUNT * dtype.size()];
+    let mut bytes = vec![0; count(dtype) * dtype.size()];
     rng.fill_bytes(&mut bytes);
     if dtype == DType::Bool {
         bytes.iter_mut().for_each(|byte| *byte &= 1);
@@ -73,16 +75,16 @@ fn hash(bytes: &[u8]) -> u64 {
 fn bits(group: &Group) -> Result<(), Error> {
     for dtype in DType::ALL.iter().copied() {
         let op = if dtype == DType::Bool { ReduceOp::Lor } else { ReduceOp::Sum };
-        let given = contribution(dtype, group.rank());
+        let (count, given) = (count(dtype), contribution(dtype, group.rank()));
         let mut called = given.clone();
         // SAFETY: as many elements as the call says, which nothing else touches.
-        unsafe { group.all_reduce_raw(called.as_mut_ptr(), COUNT, dtype, op) }?;
+        unsafe { group.all_reduce_raw(called.as_mut_ptr(), count, dtype, op) }?;
         let mut apart = vec![0; given.len()];
         let call = CollectiveCall {
             collective: Collective::AllReduce,
             input: given.as_ptr(),
             output: apart.as_mut_ptr(),
-            count: COUNT,
+            count,
             dtype,
             op,
             root: 0,
@@ -90,7 +92,7 @@ fn bits(group: &Group) -> Result<(), Error> {
         // SAFETY: as above, until the wait has returned.
         unsafe { group.start(&call) }?.wait(None)?;
         assert!(apart == called, "{dtype}, started");
-        let id = group.register(&[TensorSpec::all_reduce(format!("{dtype}"), dtype, COUNT as u64, op)])?[0];
+        let id = group.register(&[TensorSpec::all_reduce(format!("{dtype}"), dtype, count as u64, op)])?[0];
         for _ in 0..2 {
             let (mut pushed, mut into) = (given.clone(), vec![0; given.len()]);
             // SAFETY: as above.
@@ -107,7 +109,7 @@ fn bits(group: &Group) -> Result<(), Error> {
         tell(format_args!("{dtype} {:016x}", hash(&called)));
     }
     // In memory that the ranks of a host share: the first shard knows it, and the others take it for the rank's own.
-    let (mut shared, ranks) = (group.alloc::<u32>(COUNT)?, group.size());
+    let (mut shared, ranks) = (group.alloc::<u32>(count(DType::U32))?, group.size());
     for _ in 0..2 {
         shared.fill(1 + group.rank());
         group.all_reduce(&mut shared, ReduceOp::Sum)?;
@@ -383,7 +385,7 @@ fn a_rank_that_is_stopped_in_a_part_is_named() {
 #[test]
 fn a_panic_of_one_engine_ends_the_whole_operation_on_all_ranks() {
     let jobs = [(2, 2, 1, 1, "rud"), (3, 3, 0, 2, "rud"), (2, 2, 1, 2, "tcp"), (4, 2, 3, 2, "auto")];
-    for (ranks, hosts, victim, line, transport) in jobs {
+    side_by_side(jobs, |(ranks, hosts, victim, line, transport)| {
         let plan = on_hosts(ranks, hosts, 2, "panic").with("RANK", victim).with("LINE", line);
         // Between three quarters of it, from which a rank says that it was stopped, and all of it.
         let plan = plan.env("SHOUTER_HEARTBEAT_TIMEOUT", "8s").env("SHOUTER_TRANSPORT", transport);
@@ -396,7 +398,7 @@ fn a_panic_of_one_engine_ends_the_whole_operation_on_all_ranks() {
         let error = state.ranks[victim as usize].error();
         assert!(error.contains("the network engine panicked: a callback that panics"), "{error}\n{state}");
         assert_named(&state, victim, &LOST_GROUP, "all-reduce");
-    }
+    });
 }
 
 #[test]
@@ -441,8 +443,8 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
 
 #[test]
 fn ranks_go_on_without_one_that_has_left() {
-    sharded(3, 2, "leave").silence_is_found().run().assert_success();
-    on_hosts(4, 2, 2, "leave").silence_is_found().run().assert_success();
+    let plans = [sharded(3, 2, "leave"), on_hosts(4, 2, 2, "leave")].map(Plan::silence_is_found);
+    run_all(plans).iter().for_each(State::assert_success);
 }
 
 #[test]

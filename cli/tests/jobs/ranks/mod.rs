@@ -227,6 +227,12 @@ pub(crate) fn run_all(plans: impl IntoIterator<Item = Plan>) -> Vec<State> {
     jobs.into_iter().map(Job::finish).collect()
 }
 
+/// Plays the cases of a test side by side, for jobs that wait most of the time and are signalled meanwhile.
+pub(crate) fn side_by_side<T: Send>(cases: impl IntoIterator<Item = T>, case: impl Fn(T) + Sync) {
+    let case = &case;
+    std::thread::scope(|scope| cases.into_iter().for_each(|one| drop(scope.spawn(move || case(one)))));
+}
+
 /// The state of one rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RankState {
