@@ -9,26 +9,28 @@
 //! descendants, in any session, and ends them.
 
 use std::io::{self, IsTerminal};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rand::TryRngCore;
 use rand::rngs::OsRng;
-use rand::{Rng, TryRngCore};
 
 use crate::hosts::Hosts;
 use crate::status::Status;
 use job::{Job, end_children, exit_status};
 use output::{LauncherEvent, Style};
 use plan::{Link, MAX_HOSTS, MAX_RANKS, Placement};
+use ports::Port;
 use sys::{Half, Signals};
 pub(crate) use workdir::WorkDir;
 
 mod job;
 mod output;
 mod plan;
+mod ports;
 mod sys;
 mod workdir;
 
@@ -247,7 +249,11 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
     let key_file = dir
         .write_private("key", &hex::encode(&random[..32]))
         .map_err(|error| LaunchError::system("cannot write the key file", &error))?;
-    let ports = free_ports().map_err(|error| LaunchError::system("no free TCP port on 127.0.0.1", &error))?;
+    let reserve =
+        || Port::reserve().map_err(|error| LaunchError::system("no free TCP port on 127.0.0.1", &error));
+    // They are this job's until it has ended.
+    let reserved = [reserve()?, reserve()?];
+    let ports = reserved.each_ref().map(Port::number);
 
     // Ranks of other emulated hosts share a rank's cores as well, which the rank does not know.
     let crowded = std::thread::available_parallelism().is_ok_and(|cores| ranks as usize > cores.get());
@@ -394,25 +400,6 @@ fn cannot_start(program: &std::ffi::OsStr, error: &io::Error) -> LaunchError {
         }
         _ => LaunchError::system(&format!("cannot start {program}"), error),
     }
-}
-
-/// Two TCP ports of 127.0.0.1 without a listener, below the range of ports for the kernel's clients, so that no client
-/// takes them before rank 0 does.
-fn free_ports() -> io::Result<[u16; 2]> {
-    let first = free_port(0)?;
-    Ok([first, free_port(first)?])
-}
-
-/// Such a port, but not `taken`.
-fn free_port(taken: u16) -> io::Result<u16> {
-    let mut rng = rand::rngs::OsRng.unwrap_err();
-    for _ in 0..64 {
-        let port = rng.random_range(20_000..32_000);
-        if port != taken && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr().map(|address| address.port())
 }
 
 /// A share such as `1%`, kept as text for the rank's own configuration.
