@@ -171,7 +171,13 @@ impl Receiver {
         }
     }
 
-    /// A report was made and then not sent: everything above the floor counts as unreported.
+    /// Whether one report says all that was not reported.
+    pub(super) fn fits_one_report(&self) -> bool {
+        let blocks = (self.fresh | self.refusals).count_ones() as usize + self.mixed_unreported;
+        blocks <= MAX_BLOCKS
+    }
+
+    /// A report was made and then not sent, or is asked for anew: everything above the floor counts as unreported.
     pub(super) fn unreported(&mut self) {
         self.fresh |= self.occupied();
         for (index, refused) in self.refused.iter().enumerate() {

@@ -155,7 +155,7 @@ impl Recovery {
         self.probe = (stamp, serial);
     }
 
-    /// The probe that was due has nothing to ask for any more.
+    /// Nothing is to be asked for with the probe that was due.
     pub(super) fn drop_probe(&mut self) {
         self.probe_due = false;
     }
@@ -192,7 +192,7 @@ impl Recovery {
     pub(super) fn on_acked(&mut self, now: u64, acked: &Acked) {
         self.progress_at = now;
         self.tail_at = now;
-        self.probed = false;
+        (self.probed, self.probe_due) = (false, false);
         //= rud/spec.md section 6.3, RUD-44
         //= rud/spec.md section 6.5, RUD-48
         // Only a datagram that was sent once gives a round-trip time (Karn's rule).

@@ -208,18 +208,22 @@ impl Session {
             // It waits for acknowledgements, and nothing has come for long: of its data or of ours, most gets lost. It is answered on
             // every path.
             let heard = self.acks.arrivals().0;
-            let is_stuck = header.base_lag != 0 && now.saturating_sub(heard) > ONE_DOUBT;
+            let is_stuck =
+                header.base_lag != 0 && !header.ack_request && now.saturating_sub(heard) > ONE_DOUBT;
             let doubts = (is_stuck || self.is_unheard(&header)) && self.asks.on_doubt(now, heard);
             let times = if doubts && is_stuck { self.spray.count() } else { 1 };
+            if header.ack_request {
+                //= rud/spec.md section 5.5, RUD-107
+                self.receiver.unreported();
+            }
             (0..times).for_each(|_| self.acks.on_probe(now, late, stamp));
         } else if let Some(asked) = self.asks.answered(stamp) {
             self.signals.on_answer(now, late, header.held, asked.sent_at);
             self.spray.on_probe_delivered(asked.path);
-            if self.recovery.backoff() != 0 {
-                self.lose_sent_until(asked.sent_at);
-            }
             if self.recovery.on_probe_answered(now, stamp, asked.sent_at) {
                 self.detect_losses(now);
+            } else if self.recovery.backoff() != 0 {
+                self.lose_sent_until(asked.sent_at);
             }
             if let Some(finding) = self.mtu.on_answer(now, stamp, &asked) {
                 self.on_finding(now, finding, sink);

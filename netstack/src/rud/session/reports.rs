@@ -46,7 +46,11 @@ impl Session {
 
     /// The acknowledgement that is due: an answer, a probe, or neither.
     fn send_ack(&mut self, now: u64, emit: &mut impl Emit) -> bool {
-        if let Some(probe) = self.acks.probe() {
+        //= rud/spec.md section 4.3, RUD-13
+        // The answer says what has arrived: what does not fit into it goes before.
+        if let Some(probe) = self.acks.probe()
+            && self.receiver.fits_one_report()
+        {
             let path = self.asks.good_path(now).unwrap_or_else(|| self.spray.pick());
             let held = probe.held(now);
             let header = Header { held, ..self.report_header(now, DatagramKind::Answer) };

@@ -28,8 +28,14 @@ impl Session {
         }
         if self.sender.flight() != 0 {
             match self.recovery.on_tail_timer(now) {
-                // It goes out with the reports.
-                None | Some(TailTimer::Probe) => {}
+                None => {}
+                //= rud/spec.md section 6.4, RUD-46
+                // A peer that may not have begun the session answers data alone; else the probe goes out with the reports.
+                Some(TailTimer::Probe) if self.recovery.srtt() == 0 => {
+                    self.recovery.drop_probe();
+                    self.lose_oldest();
+                }
+                Some(TailTimer::Probe) => {}
                 Some(TailTimer::TimeOut) => {
                     //= rud/spec.md section 6.5, RUD-47
                     // Everything on the wire is lost.
@@ -59,9 +65,14 @@ impl Session {
     /// Everything on the wire is lost.
     fn lose_all(&mut self) {
         while self.sender.flight() != 0 {
-            self.sender.lose_oldest();
-            self.counters.lost += 1;
+            self.lose_oldest();
         }
+    }
+
+    /// The oldest datagram on the wire is lost.
+    fn lose_oldest(&mut self) {
+        self.sender.lose_oldest();
+        self.counters.lost += 1;
     }
 
     /// After a time-out the answer to a probe has come that was sent at `sent_at`.
@@ -70,8 +81,7 @@ impl Session {
         //= rud/spec.md section 6.5, RUD-49
         // It acknowledges what had arrived before: the rest was lost, and goes again on a path that is known to deliver.
         while self.sender.oldest().is_some_and(|(oldest, _)| oldest <= sent_at) {
-            self.sender.lose_oldest();
-            self.counters.lost += 1;
+            self.lose_oldest();
         }
     }
 
@@ -131,6 +141,7 @@ impl Session {
             .min(self.recovery.loss_deadline())
             .min(self.sender.retry_at())
             .min(self.mtu.deadline())
+            .min(if self.sender.flight() == 0 { NEVER } else { self.recovery.tail_deadline() })
     }
 
     /// When `on_timeout` has something to do.
@@ -139,7 +150,6 @@ impl Session {
         if self.failed {
             return NEVER;
         }
-        let deadline = self.near_deadline().min(self.liveness.deadline());
-        if self.sender.flight() == 0 { deadline } else { deadline.min(self.recovery.tail_deadline()) }
+        self.near_deadline().min(self.liveness.deadline())
     }
 }
