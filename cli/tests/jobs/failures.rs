@@ -464,7 +464,7 @@ fn stopped_ranks_are_found(
         let error = resumed.error();
         assert!(names_only(error, victim) && error.contains("was stopped"), "{error}\n{state}");
     };
-    // The ranks compute until one of them is stopped, so no more at once than there are cores.
+    // The ranks compute until one of them is stopped, so two jobs at once and no more.
     cases.chunks(2).for_each(|pair| side_by_side(pair, case));
 }
 

@@ -173,11 +173,38 @@ impl Receiver {
 
     /// Whether one report says all that was not reported.
     pub(super) fn fits_one_report(&self) -> bool {
-        let blocks = (self.fresh | self.refusals).count_ones() as usize + self.mixed_unreported;
-        blocks <= MAX_BLOCKS
+        // The header says one word.
+        let in_header = u32::from(self.fresh & !self.refusals != 0);
+        let blocks = (self.fresh | self.refusals).count_ones() - in_header;
+        blocks as usize + self.mixed_unreported <= MAX_BLOCKS
     }
 
-    /// A report was made and then not sent, or is asked for anew: everything above the floor counts as unreported.
+    /// A report was made and then not sent: the word of its header and its blocks are unreported again.
+    #[cold]
+    pub(super) fn take_back(&mut self, sack_word: u16, blocks: &[Block]) {
+        let start = self.floor.word_start();
+        for block in blocks {
+            match block.bundle() {
+                Some(ahead) => {
+                    if let Ok(at) = self.find_mixed(start.plus(ahead)) {
+                        self.mixed_unreported +=
+                            usize::from(core::mem::take(&mut self.mixed[at].is_reported));
+                    }
+                }
+                None => self.unreport(block.word.into()),
+            }
+        }
+        self.unreport(sack_word.into());
+    }
+
+    /// The word so far behind the floor's counts as unreported, if it has arrivals.
+    fn unreport(&mut self, offset: u32) {
+        let index = (word(self.floor) + offset) % WORDS;
+        self.fresh |= (1 << index) & self.occupied();
+        self.refusals |= u64::from(self.refused[index as usize] != 0) << index;
+    }
+
+    /// A report is asked for anew: everything above the floor counts as unreported.
     pub(super) fn unreported(&mut self) {
         self.fresh |= self.occupied();
         for (index, refused) in self.refused.iter().enumerate() {

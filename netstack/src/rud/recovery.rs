@@ -318,6 +318,7 @@ impl Recovery {
         self.tail_at = now;
         if self.probed {
             self.backoff += 1;
+            self.probe_due = false;
             self.loss_at = NEVER;
             Some(TailTimer::TimeOut)
         } else {

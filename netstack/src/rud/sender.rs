@@ -435,6 +435,11 @@ impl Sender {
         self.slots.lose_oldest()
     }
 
+    /// Moves the most recently sent datagram to the front of the lost ones, to be sent again in a probe's place.
+    pub(super) fn lose_youngest(&mut self) {
+        self.slots.lose_youngest();
+    }
+
     /// The slot of the most recently sent datagram that is on the wire.
     pub(super) fn youngest(&self) -> Option<u16> {
         self.slots.youngest()

@@ -125,3 +125,36 @@ proptest! {
         }
     }
 }
+
+//= rud/spec.md section 5.5, RUD-29
+#[test]
+fn a_report_that_was_not_sent_is_made_again_and_no_other_with_it() {
+    let mut receiver = Receiver::new(Psn(10));
+    // The first is missing; words of arrivals, a refusal among them, and a bundle of which a message was refused.
+    (64..1000).filter(|psn| ![100, 130].contains(psn)).for_each(|psn| receiver.consumed(Psn(psn)));
+    receiver.refused(Psn(100));
+    receiver.mixed(Psn(130), 0b01, 0b10);
+    let mut first = [Block::default(); MAX_BLOCKS];
+    let (first_sack, first_count) = receiver.report(&mut first);
+    receiver.take_back(first_sack.0, &first[..first_count]);
+    let mut reports = vec![];
+    while receiver.ack_pending() {
+        let mut blocks = [Block::default(); MAX_BLOCKS];
+        let fits = receiver.fits_one_report();
+        let (sack, count) = receiver.report(&mut blocks);
+        assert_eq!(fits, !receiver.ack_pending());
+        reports.push((sack, blocks[..count].to_vec()));
+        assert!(reports.len() < 10);
+    }
+    assert_eq!(reports[0], (first_sack, first[..first_count].to_vec()));
+    // One that is taken back later brings back what it had, and not what others had before.
+    let (sack, blocks) = reports.pop().unwrap();
+    receiver.take_back(sack.0, &blocks);
+    let mut again = [Block::default(); MAX_BLOCKS];
+    receiver.report(&mut again);
+    assert!(!receiver.ack_pending());
+    // A floor without arrivals behind it has nothing to report.
+    let mut empty = Receiver::new(Psn(10));
+    empty.take_back(0, &[]);
+    assert!(!empty.ack_pending());
+}

@@ -342,6 +342,15 @@ impl Slots {
         self.all[at].bytes
     }
 
+    /// Moves the most recently sent datagram to the front of the lost ones.
+    pub(super) fn lose_youngest(&mut self) {
+        if self.sent.len != 0 {
+            let at = self.sent.tail as usize;
+            self.take_from_wire(at);
+            prepend(&mut self.all, &mut self.lost, at);
+        }
+    }
+
     /// The most recently sent datagram on the wire.
     pub(super) fn youngest(&self) -> Option<u16> {
         (self.sent.len != 0).then_some(self.sent.tail)
@@ -423,6 +432,19 @@ fn append(slots: &mut [Slot], list: &mut List, at: usize) {
         None => list.head = at as u16,
     }
     list.tail = at as u16;
+    list.len += 1;
+}
+
+/// Adds a slot that is in no list at the front.
+#[inline]
+fn prepend(slots: &mut [Slot], list: &mut List, at: usize) {
+    slots[at].prev = NIL;
+    slots[at].next = list.head;
+    match slots.get_mut(list.head as usize) {
+        Some(first) => first.prev = at as u16,
+        None => list.tail = at as u16,
+    }
+    list.head = at as u16;
     list.len += 1;
 }
 

@@ -131,7 +131,7 @@ impl Session {
         };
         if !sent {
             // The report of this datagram is still pending.
-            self.receiver.unreported();
+            self.receiver.take_back(sack_word, &[]);
             return false;
         }
         self.on_sent(now, path);

@@ -66,7 +66,8 @@ impl Session {
         let asks = trial.is_some() || self.liveness.heartbeat_due() || self.asks.wants_ack(now, path);
         //= rud/spec.md section 6.7
         // While probes find out which paths deliver, the acknowledgement itself takes one that does.
-        if !asks || good.is_some() || trial.is_some() {
+        // Where there is room for one, the probe acknowledges as well.
+        if !asks || (good.is_some() || trial.is_some()) && emit.room() > 1 {
             let header = self.report_header(now, DatagramKind::Ack);
             let path = good.unwrap_or(path);
             if !self.send_report(path, header, None, 0, emit) {
@@ -201,7 +202,7 @@ impl Session {
         let payload_len = padding.map_or(0, |padding| padding.len()) as u16;
         let header = Header { body_len: len as u8, payload_len, sack_word, sack, ..header };
         if !self.paths.send(path, &header, &mut head, crc, padding, emit) {
-            self.receiver.unreported();
+            self.receiver.take_back(sack_word, &blocks[..count]);
             return false;
         }
         true

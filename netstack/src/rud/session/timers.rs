@@ -33,7 +33,7 @@ impl Session {
                 // A peer that may not have begun the session answers data alone; else the probe goes out with the reports.
                 Some(TailTimer::Probe) if self.recovery.srtt() == 0 => {
                     self.recovery.drop_probe();
-                    self.lose_oldest();
+                    self.sender.lose_youngest();
                 }
                 Some(TailTimer::Probe) => {}
                 Some(TailTimer::TimeOut) => {
@@ -65,14 +65,9 @@ impl Session {
     /// Everything on the wire is lost.
     fn lose_all(&mut self) {
         while self.sender.flight() != 0 {
-            self.lose_oldest();
+            self.sender.lose_oldest();
+            self.counters.lost += 1;
         }
-    }
-
-    /// The oldest datagram on the wire is lost.
-    fn lose_oldest(&mut self) {
-        self.sender.lose_oldest();
-        self.counters.lost += 1;
     }
 
     /// After a time-out the answer to a probe has come that was sent at `sent_at`.
@@ -81,7 +76,8 @@ impl Session {
         //= rud/spec.md section 6.5, RUD-49
         // It acknowledges what had arrived before: the rest was lost, and goes again on a path that is known to deliver.
         while self.sender.oldest().is_some_and(|(oldest, _)| oldest <= sent_at) {
-            self.lose_oldest();
+            self.sender.lose_oldest();
+            self.counters.lost += 1;
         }
     }
 

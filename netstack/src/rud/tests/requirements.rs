@@ -201,7 +201,7 @@ fn what_the_answer_to_a_probe_does_not_acknowledge_is_sent_again_at_once() {
     let [(mut a, a_id), (mut b, _)] = pair();
     let mut journal = Journal::default();
     a.send(a_id, &[], None, MessageToken(1)).unwrap();
-    // All data is lost: when it is first sent, as a tail-loss probe, and after the time-out.
+    // All data is lost: when it is first sent, in a tail-loss probe's place, and after the time-out.
     let mut probes = vec![];
     for now in [0, 2 * MS, 9 * MS] {
         a.on_timeout(Instant::from_nanos(now), &mut journal);

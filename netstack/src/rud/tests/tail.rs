@@ -112,6 +112,7 @@ fn an_acknowledgement_drops_a_probe_that_found_no_room() {
     let now = sent_at + 3 * ROUND_TRIP;
     a.on_timeout(Instant::from_nanos(now), &mut journal);
     a.transmit(Instant::from_nanos(now), &mut Collect { out: Vec::new(), room: 0 });
+    assert!(a.wants_transmit());
     receive(&mut b, 1, now, &sent, &mut journal);
     let (now, acknowledgement) = wait(&mut b, &mut journal);
     receive(&mut a, 0, now, &acknowledgement, &mut journal);
