@@ -104,6 +104,36 @@ fn a_peer_that_may_not_have_begun_is_sent_data_again() {
     assert!(b.counters(b_id).received > 0 && now < 2 * MS);
 }
 
+//= rud/spec.md section 6.3, RUD-42
+#[test]
+fn data_in_the_place_of_a_probe_makes_nothing_else_lost_that_is_acknowledged_one_by_one() {
+    let ends = [0, 1].map(|end| {
+        let mut endpoint = Endpoint::new(Config { ack_every: 1, ..wide() });
+        let id = endpoint.open(Instant::ZERO, params(end, TAGS)).unwrap();
+        transmit(&mut endpoint, 0);
+        (endpoint, id)
+    });
+    let [(mut a, a_id), (mut b, b_id)] = ends;
+    let mut journal = Journal::default();
+    a.set_bundles(a_id, false);
+    let sent = send(&mut a, a_id, 0, 10);
+    assert_eq!(sent.len(), 10);
+    let (mut now, again) = wait(&mut a, &mut journal);
+    assert_eq!((again.len(), &again[0].1[16..20]), (1, &sent[9].1[16..20]), "the youngest");
+    // The peer takes 100 us for each.
+    for datagram in sent.into_iter().chain(again) {
+        now += 100_000;
+        receive(&mut b, 1, now, &vec![datagram], &mut journal);
+        let acknowledgement = transmit(&mut b, now);
+        receive(&mut a, 0, now + 1_000, &acknowledgement, &mut journal);
+        a.on_timeout(Instant::from_nanos(now + 50_000), &mut journal);
+        transmit(&mut a, now + 50_000);
+    }
+    let (ours, theirs) = (a.counters(a_id), b.counters(b_id));
+    assert_eq!((ours.acked, ours.resent, ours.lost, ours.timeouts), (10, 1, 0, 0));
+    assert_eq!((theirs.received, theirs.duplicates), (10, 1));
+}
+
 //= rud/spec.md section 6.4
 #[test]
 fn an_acknowledgement_drops_a_probe_that_found_no_room() {
