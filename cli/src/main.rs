@@ -16,6 +16,7 @@ mod failure;
 mod hosts;
 mod info;
 mod plan;
+mod ports;
 mod run;
 mod status;
 mod stdout;

@@ -19,18 +19,17 @@ use rand::TryRngCore;
 use rand::rngs::OsRng;
 
 use crate::hosts::Hosts;
+use crate::ports::Port;
 use crate::status::Status;
 use job::{Job, end_children, exit_status};
 use output::{LauncherEvent, Style};
 use plan::{Link, MAX_HOSTS, MAX_RANKS, Placement};
-use ports::Port;
 use sys::{Half, Signals};
 pub(crate) use workdir::WorkDir;
 
 mod job;
 mod output;
 mod plan;
-mod ports;
 mod sys;
 mod workdir;
 

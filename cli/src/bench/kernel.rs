@@ -8,7 +8,7 @@ mod namespaces;
 mod wire;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use shouter::Collective;
 use super::report::{ReportLine, median, percentiles_us, round4};
 use super::sizes::Sizes;
 use super::word;
+use crate::ports::Port;
 use namespaces::Namespaces;
 use wire::{Ring, float};
 
@@ -64,7 +65,10 @@ pub(crate) struct Job<'a> {
 
 /// Runs the job over loopback, and two ranks also over a veth pair; prints on standard error why that is not possible.
 pub(crate) fn run(job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
-    let loopback: Vec<SocketAddr> = free_ports(job.ranks)?;
+    // They are this job's until it has ended.
+    let ports = (0..job.ranks).map(|_| Port::reserve()).collect::<io::Result<Vec<_>>>()?;
+    let loopback: Vec<SocketAddr> =
+        ports.iter().map(|port| (Ipv4Addr::LOCALHOST, port.number()).into()).collect();
     let mut lines = launch(job, "kernel", &loopback, None)?;
     if job.ranks == 2 {
         match Namespaces::create(job.mtu) {
@@ -76,13 +80,6 @@ pub(crate) fn run(job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
         }
     }
     Ok(lines)
-}
-
-/// Ports that were free a moment ago, one for each rank.
-fn free_ports(count: u32) -> io::Result<Vec<SocketAddr>> {
-    let listeners: Vec<_> =
-        (0..count).map(|_| std::net::TcpListener::bind(("127.0.0.1", 0))).collect::<io::Result<_>>()?;
-    listeners.iter().map(std::net::TcpListener::local_addr).collect()
 }
 
 /// Starts a process per rank and reads the lines of rank 0.

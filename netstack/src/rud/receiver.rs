@@ -165,9 +165,7 @@ impl Receiver {
             if self.refused[word(psn) as usize] & bit(psn) != 0 {
                 self.refusals |= 1 << word(psn);
             }
-            if let Ok(at) = self.find_mixed(psn) {
-                self.mixed_unreported += usize::from(core::mem::take(&mut self.mixed[at].is_reported));
-            }
+            self.unreport_mixed(psn);
         }
     }
 
@@ -185,16 +183,18 @@ impl Receiver {
         let start = self.floor.word_start();
         for block in blocks {
             match block.bundle() {
-                Some(ahead) => {
-                    if let Ok(at) = self.find_mixed(start.plus(ahead)) {
-                        self.mixed_unreported +=
-                            usize::from(core::mem::take(&mut self.mixed[at].is_reported));
-                    }
-                }
+                Some(ahead) => self.unreport_mixed(start.plus(ahead)),
                 None => self.unreport(block.word.into()),
             }
         }
         self.unreport(sack_word.into());
+    }
+
+    /// The bundle `psn`, if some of its messages were refused, counts as unreported.
+    fn unreport_mixed(&mut self, psn: Psn) {
+        if let Ok(at) = self.find_mixed(psn) {
+            self.mixed_unreported += usize::from(core::mem::take(&mut self.mixed[at].is_reported));
+        }
     }
 
     /// The word so far behind the floor's counts as unreported, if it has arrivals.

@@ -350,6 +350,13 @@ impl Header {
         Some(Split { unit: u16_at(bytes, 0), total: u16_at(bytes, 2) })
     }
 
+    /// The sender's base: everything before it is settled.
+    #[must_use]
+    #[inline]
+    pub fn base(&self) -> Psn {
+        self.psn.minus(u32::from(self.base_lag))
+    }
+
     /// The offset of the payload in the datagram.
     #[inline]
     pub fn payload_offset(&self) -> usize {

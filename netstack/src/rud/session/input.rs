@@ -72,14 +72,13 @@ impl Session {
             return Accepted::Yes;
         }
         self.liveness.on_heard(now);
-        let base = header.psn.minus(u32::from(header.base_lag));
-        if !self.receiver.base(base) {
+        if !self.receiver.base(header.base()) {
             self.counters.out_of_window += 1;
             return Accepted::Yes;
         }
         if !self.pieces.are_none() {
             //= rud/spec.md section 6.8, RUD-67
-            self.pieces.forget_before(base);
+            self.pieces.forget_before(header.base());
         }
         //= rud/spec.md section 5.1, RUD-18
         // Acknowledgements take effect before the payload is delivered.
@@ -234,8 +233,7 @@ impl Session {
     /// Whether a tail-loss probe asks for what was acknowledged before.
     fn is_unheard(&self, header: &Header) -> bool {
         //= rud/spec.md section 6.7, RUD-58
-        let base = header.psn.minus(u32::from(header.base_lag));
-        header.ack_request && base.is_before(self.receiver.floor()) && !self.acks.waits()
+        header.ack_request && header.base().is_before(self.receiver.floor()) && !self.acks.waits()
     }
 
     #[inline]

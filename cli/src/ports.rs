@@ -1,4 +1,4 @@
-//! The TCP ports of a job's rank 0, which nobody listens on before the rank itself does.
+//! TCP ports of a job's ranks, which nobody listens on before the ranks do.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -17,19 +17,19 @@ const ATTEMPTS: u32 = 64;
 /// A TCP port of 127.0.0.1 without a listener, below the range of ports for the kernel's clients, so that no client takes it. While this
 /// lives, no other job of this host chooses it, by a name of a UNIX socket that only one process of a network namespace can have.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(crate) struct Port {
     number: u16,
     _name: UnixDatagram,
 }
 
 impl Port {
-    pub(super) fn number(&self) -> u16 {
+    pub(crate) fn number(&self) -> u16 {
         self.number
     }
 
     /// # Errors
     /// The last port's: it is in use, or 127.0.0.1 is not there.
-    pub(super) fn reserve() -> io::Result<Self> {
+    pub(crate) fn reserve() -> io::Result<Self> {
         let mut rng = OsRng.unwrap_err();
         let mut failed = io::ErrorKind::AddrInUse.into();
         for _ in 0..ATTEMPTS {
@@ -42,7 +42,7 @@ impl Port {
     }
 
     fn take(number: u16) -> io::Result<Self> {
-        let name = SocketAddr::from_abstract_name(format!("shouter-run-port-{number}"))?;
+        let name = SocketAddr::from_abstract_name(format!("shouter-port-{number}"))?;
         let name = UnixDatagram::bind_addr(&name)?;
         TcpListener::bind((Ipv4Addr::LOCALHOST, number))?;
         Ok(Self { number, _name: name })
