@@ -186,6 +186,10 @@ impl Poller for Engine {
         self.up.disarm();
     }
 
+    fn is_at_rest(&self) -> bool {
+        self.is_idle() && self.groups.are_idle()
+    }
+
     fn next_deadline(&self) -> Option<Instant> {
         let since_start = |deadline| Instant::ZERO + deadline;
         [

@@ -168,6 +168,12 @@ pub trait Poller {
         Wakes::Never
     }
 
+    /// Whether nothing is under way that a caller has begun and may go on without: what is left to do is to answer others. A helper then leaves
+    /// that to callers that poll often anyway.
+    fn is_at_rest(&self) -> bool {
+        false
+    }
+
     /// Ends what [`arm`](Self::arm) has begun.
     fn disarm(&mut self) {}
 

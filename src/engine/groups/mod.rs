@@ -349,6 +349,16 @@ impl Groups {
         groups.filter_map(|group| group.awaited(among)).next()
     }
 
+    /// Whether nothing is under way in any of them.
+    pub(super) fn are_idle(&self) -> bool {
+        self.alive.iter().all(|&index| {
+            self.places
+                .get(index as usize)
+                .and_then(|place| place.group.as_deref())
+                .is_none_or(Subgroup::is_idle)
+        })
+    }
+
     /// When the next poll is needed although nothing may arrive.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let groups = self.alive.iter().filter_map(|&index| self.places.get(index as usize)?.group.as_deref());

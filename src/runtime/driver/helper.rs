@@ -63,18 +63,20 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
     let _ = rustix::thread::set_current_timer_slack(core::num::NonZero::new(1_000));
     let mut quiet_looks = 0;
     let mut drives = 0;
+    let mut attendance = Attendance { at: Clock.now(), attended: 0 };
     let (mut others, mut idle) = (OtherThreads::default(), Backoff::new(inner.idle));
     while !inner.stopping.load(Ordering::Acquire) && !inner.is_dedicated() {
         let seen = inner.drives.load(Ordering::Relaxed);
         let mut activity = Activity::from_busy(seen != drives);
         drives = seen;
+        let attended = attendance.look(Clock.now(), inner.attended.load(Ordering::Relaxed), active);
         let mut deadline = None;
-        let mut driven = false;
+        let (mut driven, mut at_rest) = (false, false);
         match inner.contending.load(Ordering::SeqCst) == 0 {
             true => match lock_and_poll(inner) {
-                PollAttempt::Done(done, next) => {
+                PollAttempt::Done { activity: done, next_deadline, at_rest: rests } => {
                     activity = activity.or(done);
-                    deadline = next;
+                    (deadline, at_rest) = (next_deadline, rests);
                     drives = drives.wrapping_add(1); // The helper's own unlock counts too.
                 }
                 PollAttempt::Taken => driven = true,
@@ -85,6 +87,11 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
         quiet_looks = if driven || activity.is_busy() { 0 } else { quiet_looks + 1 };
         let period = match driven {
             true => active.max(DRIVEN_PERIOD),
+            false if at_rest && attended => {
+                // The engine's deadlines are callers' as well.
+                deadline = None;
+                slow
+            }
             false if quiet_looks < LOOKS_BEFORE_SLOW => active,
             false => slow,
         };
@@ -142,10 +149,27 @@ impl OtherThreads {
     }
 }
 
+/// How often callers polled the engine between two looks of the helper.
+struct Attendance {
+    /// The time of the last look.
+    at: Instant,
+    /// How often until then.
+    attended: u64,
+}
+
+impl Attendance {
+    /// Whether callers polled since the last look at least once in each `period`.
+    fn look(&mut self, now: Instant, attended: u64, period: Duration) -> bool {
+        let (passed, times) = (now.saturating_since(self.at), attended.wrapping_sub(self.attended));
+        (self.at, self.attended) = (now, attended);
+        times > 0 && passed <= period.saturating_mul(u32::try_from(times).unwrap_or(u32::MAX))
+    }
+}
+
 /// Result of an attempt to take the driver lock and poll.
 enum PollAttempt {
-    /// Polled at least once; with the engine's next deadline.
-    Done(Activity, Option<Instant>),
+    /// Polled at least once.
+    Done { activity: Activity, next_deadline: Option<Instant>, at_rest: bool },
     /// A caller drives.
     Taken,
     /// The engine panicked: there is nothing left to do.
@@ -169,7 +193,11 @@ fn lock_and_poll<P: Poller + Send + 'static>(inner: &Inner<P>) -> PollAttempt {
                     break;
                 }
             }
-            PollAttempt::Done(any, poller.next_deadline())
+            PollAttempt::Done {
+                activity: any,
+                next_deadline: poller.next_deadline(),
+                at_rest: poller.is_at_rest(),
+            }
         }));
         match polled {
             Ok(done) => attempt = done,

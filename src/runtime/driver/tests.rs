@@ -241,6 +241,53 @@ fn an_end_that_no_thread_waits_for_is_polled_for_at_once_and_often() {
     ends.add();
 }
 
+/// Counts the polls of its driver's helper.
+struct Helped {
+    by_helper: Arc<AtomicU64>,
+    at_rest: bool,
+}
+
+impl Poller for Helped {
+    fn poll(&mut self, _now: Instant) -> Activity {
+        let is_helper = std::thread::current().name() == Some("shouter-helper");
+        self.by_helper.fetch_add(is_helper.into(), Ordering::Relaxed);
+        Activity::Busy
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.at_rest
+    }
+}
+
+#[test]
+fn the_helper_leaves_an_engine_at_rest_to_callers_that_poll_often() {
+    let often = Duration::from_millis(20);
+    let options = DriverOptions { active_period: often, idle_period: 50 * often, ..options() };
+    let late = Clock.now() + Duration::from_secs(60);
+    for at_rest in [false, true] {
+        let by_helper = Arc::new(AtomicU64::new(0));
+        let driver = Driver::new(Helped { by_helper: by_helper.clone(), at_rest }, options.clone()).unwrap();
+        let looks = || by_helper.load(Ordering::Relaxed);
+        let (mut seen, mut since) = (0, Clock.now());
+        // While something is under way it polls as before; at rest it stays away for many periods.
+        while if at_rest { Clock.now().saturating_since(since) < 10 * often } else { looks() < 10 } {
+            let mut asked = false;
+            driver.drive_until(move |_| std::mem::replace(&mut asked, true).then_some(()), None).unwrap();
+            if looks() != seen {
+                (seen, since) = (looks(), Clock.now());
+            }
+            assert!(Clock.now() < late, "at rest: {at_rest}; the helper has polled {seen} times");
+            std::thread::yield_now();
+        }
+        // It comes back though callers stay away.
+        let before = looks();
+        while looks() < before + 2 {
+            assert!(Clock.now() < late, "the helper sleeps on");
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// A shard that drives and waits by `idle`.
 fn dedicated<P: Poller + Send>(driver: &Driver<P>, idle: IdlePolicy) -> Shards<()> {
     let shards = ShardsBuilder::new().idle(idle).start([driver.dedicated()], |engine| {
