@@ -3,6 +3,7 @@
 
 use std::net::TcpListener;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use super::*;
@@ -25,11 +26,15 @@ pub(super) fn ranks_with(hosts: u32, size: u32, mode: &str) -> Vec<Group> {
     ranks_keyed(hosts, size, mode.as_slice())
 }
 
-/// A port of 127.0.0.1 without a listener, below the range from which the kernel takes ports: other tests' sockets do not get it by chance.
+/// A port of 127.0.0.1 without a listener, below the range from which the kernel takes ports: other tests' sockets do not get it by chance,
+/// and no two groups of this process get the same one.
 pub(super) fn free_port() -> u16 {
-    let by_kernel = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut below = (0..10_000).map(|step| 10_000 + (by_kernel % 10_000 + step) % 10_000);
-    below.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
+    static FIRST: OnceLock<u32> = OnceLock::new();
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let by_kernel = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let first = FIRST.get_or_init(|| by_kernel().into());
+    let next = || 10_000 + ((first + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000) as u16;
+    (0..10_000).map(|_| next()).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 /// Where the groups of this process leave their dumps. It is removed when the process ends.

@@ -1,7 +1,7 @@
 //! Small operations whose ranks are some operations apart, with ranks that are threads of this process.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -245,17 +245,26 @@ enum Way {
 #[test]
 fn every_rank_is_told_both_views_of_a_rooted_operation_whoever_differs() {
     let ways = [Way::Collective, Way::Root, Way::DType, Way::Count, Way::Skip, Way::Repeat];
+    let mut cases = vec![];
     for size in 2..=4u32 {
         for culprit in 0..size {
             for (way, collective) in
                 ways.into_iter().flat_map(|way| ROOTED.map(|collective| (way, collective)))
             {
-                for root in 0..size {
-                    differ(size, culprit, way, collective, root);
-                }
+                cases.extend((0..size).map(|root| (size, culprit, way, collective, root)));
             }
         }
     }
+    // Ranks that differ wait for each other's views most of the time.
+    let next = AtomicUsize::new(0);
+    let play = || {
+        while let Some(&(size, culprit, way, collective, root)) =
+            cases.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            differ(size, culprit, way, collective, root);
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(play))));
 }
 
 fn differ(size: u32, culprit: u32, way: Way, collective: Collective, root: u32) {
