@@ -119,8 +119,8 @@ struct Inner<P> {
     driving_thread: AtomicU64,
     /// How often the driver lock was released.
     drives: AtomicU64,
-    /// How often a caller has polled until its condition held, or its deadline came.
-    attended: AtomicU64,
+    /// Waits in which a caller polled; only the thread with the driver lock writes it.
+    polled_waits: AtomicU64,
     awaited_ends: Arc<AwaitedEnds>,
     /// Something waits for the next poll.
     nudged: AtomicBool,
@@ -179,7 +179,7 @@ impl<P: Poller + Send + 'static> Driver<P> {
             helper_drives: AtomicBool::new(false),
             driving_thread: AtomicU64::new(0),
             drives: AtomicU64::new(0),
-            attended: AtomicU64::new(0),
+            polled_waits: AtomicU64::new(0),
             awaited_ends: Arc::default(),
             nudged: AtomicBool::new(false),
             idle: options.idle,

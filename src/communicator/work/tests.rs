@@ -364,6 +364,40 @@ fn a_dropped_group_ends_what_is_under_way_and_runs_its_callbacks() {
     assert!(!awaited.is_any());
 }
 
+/// What a caller has begun is looked after while it computes; with nothing under way the helper may stay away (`Poller::is_at_rest`).
+#[test]
+fn a_rank_is_at_rest_only_while_nothing_that_was_begun_goes_on() {
+    let group = ranks(2);
+    let half: Vec<Group> =
+        each(&group, |rank| rank.split(Some(0), 0).unwrap().unwrap()).into_iter().collect();
+    let at_rest = || group[0].drive.with(|engine| crate::runtime::Poller::is_at_rest(engine)).unwrap();
+    let until_at_rest = || {
+        let late = std::time::Instant::now() + PATIENCE;
+        while !at_rest() {
+            assert!(std::time::Instant::now() < late, "nothing is under way any more");
+            std::thread::yield_now();
+        }
+    };
+    until_at_rest();
+    for group in [&group, &half] {
+        let (mut own, mut other) = ([1f32; 4], [1f32; 4]);
+        // SAFETY: left alone until both have ended.
+        let work = unsafe { group[0].start(&in_place(&mut own)) }.unwrap();
+        assert!(!at_rest(), "an all-reduce waits for the other rank");
+        let answer = unsafe { group[1].start(&in_place(&mut other)) }.unwrap();
+        work.wait(Some(PATIENCE)).unwrap();
+        answer.wait(Some(PATIENCE)).unwrap();
+        until_at_rest();
+        let mut into = [0u8; 4];
+        // SAFETY: as above.
+        let receive = unsafe { group[0].start_message(crate::Exchange::receive(&mut into, 1, 3)) }.unwrap();
+        assert!(!at_rest(), "a receive waits for its message");
+        group[1].send(&[7u8; 4], 0, 3).unwrap();
+        receive.wait(Some(PATIENCE)).unwrap();
+        until_at_rest();
+    }
+}
+
 /// A receive without a send, counts that no other rank sends, and the operations behind those.
 #[test]
 fn messages_and_collectives_with_counts_end_with_their_group_too() {

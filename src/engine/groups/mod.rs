@@ -342,27 +342,24 @@ impl Groups {
         }
     }
 
+    fn living(&self) -> impl Iterator<Item = &Subgroup> {
+        self.alive.iter().filter_map(|&index| self.places.get(index as usize)?.group.as_deref())
+    }
+
     /// A rank of the job among these that a message or an access of a group waits for.
     #[cold]
     pub(super) fn awaited(&self, among: impl Fn(Rank) -> bool + Copy) -> Option<Rank> {
-        let groups = self.alive.iter().filter_map(|&index| self.places.get(index as usize)?.group.as_deref());
-        groups.filter_map(|group| group.awaited(among)).next()
+        self.living().find_map(|group| group.awaited(among))
     }
 
     /// Whether nothing is under way in any of them.
     pub(super) fn are_idle(&self) -> bool {
-        self.alive.iter().all(|&index| {
-            self.places
-                .get(index as usize)
-                .and_then(|place| place.group.as_deref())
-                .is_none_or(Subgroup::is_idle)
-        })
+        self.living().all(Subgroup::is_idle)
     }
 
     /// When the next poll is needed although nothing may arrive.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let groups = self.alive.iter().filter_map(|&index| self.places.get(index as usize)?.group.as_deref());
-        groups.filter_map(Subgroup::next_deadline).min()
+        self.living().filter_map(Subgroup::next_deadline).min()
     }
 
     /// The group of all has ended, the channels refer to no memory any more, and all groups end.

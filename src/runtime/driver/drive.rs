@@ -41,7 +41,7 @@ impl<P: Poller + Send + 'static> Inner<P> {
         deadline: Option<Instant>,
     ) -> Result<(), DriveError> {
         let Locked { poller, parker, .. } = locked;
-        self.attended.fetch_add(1, Ordering::Relaxed);
+        self.polled_waits.store(self.polled_waits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         let mut caller = Caller { inner: self, poller, parker, deadline };
         let mut clock = PollClock::new(Clock);
         let begin = clock.now();

@@ -63,20 +63,20 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
     let _ = rustix::thread::set_current_timer_slack(core::num::NonZero::new(1_000));
     let mut quiet_looks = 0;
     let mut drives = 0;
-    let mut attendance = Attendance { at: Clock.now(), attended: 0 };
+    let mut attendance = Attendance { at: Clock.now(), polled_waits: 0 };
     let (mut others, mut idle) = (OtherThreads::default(), Backoff::new(inner.idle));
     while !inner.stopping.load(Ordering::Acquire) && !inner.is_dedicated() {
         let seen = inner.drives.load(Ordering::Relaxed);
         let mut activity = Activity::from_busy(seen != drives);
         drives = seen;
-        let attended = attendance.look(Clock.now(), inner.attended.load(Ordering::Relaxed), active);
+        let attended = attendance.look(Clock.now(), inner.polled_waits.load(Ordering::Relaxed), active);
         let mut deadline = None;
         let (mut driven, mut at_rest) = (false, false);
         match inner.contending.load(Ordering::SeqCst) == 0 {
             true => match lock_and_poll(inner) {
-                PollAttempt::Done { activity: done, next_deadline, at_rest: rests } => {
+                PollAttempt::Done(done, next, rests) => {
                     activity = activity.or(done);
-                    (deadline, at_rest) = (next_deadline, rests);
+                    (deadline, at_rest) = (next, rests);
                     drives = drives.wrapping_add(1); // The helper's own unlock counts too.
                 }
                 PollAttempt::Taken => driven = true,
@@ -149,27 +149,25 @@ impl OtherThreads {
     }
 }
 
-/// How often callers polled the engine between two looks of the helper.
+/// What the helper saw of the callers at its last look.
 struct Attendance {
-    /// The time of the last look.
     at: Instant,
-    /// How often until then.
-    attended: u64,
+    polled_waits: u64,
 }
 
 impl Attendance {
-    /// Whether callers polled since the last look at least once in each `period`.
-    fn look(&mut self, now: Instant, attended: u64, period: Duration) -> bool {
-        let (passed, times) = (now.saturating_since(self.at), attended.wrapping_sub(self.attended));
-        (self.at, self.attended) = (now, attended);
-        times > 0 && passed <= period.saturating_mul(u32::try_from(times).unwrap_or(u32::MAX))
+    /// Whether callers polled since the last look, on average at least once in each `period`.
+    fn look(&mut self, now: Instant, polled_waits: u64, period: Duration) -> bool {
+        let (passed, waits) = (now.saturating_since(self.at), polled_waits.wrapping_sub(self.polled_waits));
+        (self.at, self.polled_waits) = (now, polled_waits);
+        waits > 0 && passed <= period.saturating_mul(u32::try_from(waits).unwrap_or(u32::MAX))
     }
 }
 
 /// Result of an attempt to take the driver lock and poll.
 enum PollAttempt {
-    /// Polled at least once.
-    Done { activity: Activity, next_deadline: Option<Instant>, at_rest: bool },
+    /// Polled at least once; with the engine's next deadline, and whether it is at rest.
+    Done(Activity, Option<Instant>, bool),
     /// A caller drives.
     Taken,
     /// The engine panicked: there is nothing left to do.
@@ -193,11 +191,7 @@ fn lock_and_poll<P: Poller + Send + 'static>(inner: &Inner<P>) -> PollAttempt {
                     break;
                 }
             }
-            PollAttempt::Done {
-                activity: any,
-                next_deadline: poller.next_deadline(),
-                at_rest: poller.is_at_rest(),
-            }
+            PollAttempt::Done(any, poller.next_deadline(), poller.is_at_rest())
         }));
         match polled {
             Ok(done) => attempt = done,

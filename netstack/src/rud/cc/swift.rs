@@ -290,6 +290,14 @@ impl Swift {
         if self.alpha == ONE { ONE } else { 0 }
     }
 
+    /// No distance until a round has a delay again: the last one's means nothing for what is sent now, also where rounds without one follow.
+    #[inline]
+    fn forget_pace(&mut self) {
+        self.delay = NEVER;
+        self.gap = 0;
+        self.paced_for.0 = 0;
+    }
+
     /// The target and the distance follow the window and the delay.
     fn set_pace(&mut self) {
         self.paced_for = (self.window, self.delay / 1024);
@@ -345,16 +353,14 @@ impl Controller for Swift {
             && sample.marked | sample.spurious | self.round.lost == 0
         {
             //= rud/spec.md section 7.5
-            // Little is sent, and nothing is wrong: there is nothing to do but to begin the round anew. The last full round's distance
-            // means nothing for single datagrams.
+            // Little is sent, and nothing is wrong: there is nothing to do but to begin the round anew.
             self.saved = 0;
             self.above = false;
             self.round.began = sample.now;
             if self.round.is_partial(self.target, self.samples) {
                 (self.round.delay, self.round.delays) = (NEVER, 0);
             }
-            self.gap = 0;
-            self.paced_for.0 = 0;
+            self.forget_pace();
             return;
         }
         self.take_in(*sample);
@@ -383,8 +389,7 @@ impl Controller for Swift {
         self.window = self.window.min(self.initial);
         self.rival = Rival::default();
         self.slow_start = true;
-        self.gap = 0;
-        self.paced_for.0 = 0;
+        self.forget_pace();
     }
 }
 

@@ -365,6 +365,38 @@ fn single_datagrams_keep_no_distance_however_slow_the_last_full_round_was() {
     assert_ne!(rounds.swift.gap(), 0, "full windows keep one again");
 }
 
+//= rud/spec.md section 7.5, RUD-83
+#[test]
+fn the_delay_of_a_pause_is_no_distance_once_a_datagram_came_in_time() {
+    // An embedded link's: a host that is interrupted for 2 ms while it sends is believed to have met a queue.
+    let config = Config { queue_delay: core::time::Duration::from_millis(1), ..Config::default() };
+    let mut rounds = Rounds { swift: Swift::new(&config, 8900), marks: false, now: 0 };
+    rounds.round(BASE, 0, 0);
+    rounds.round(BASE, 0, 0);
+    rounds.round(2_000_000, 0, 0);
+    assert!(rounds.swift.gap() > 100_000, "believed: {}", rounds.swift.gap());
+    // A datagram or two at a time, whose receiver mostly cannot tell how long it held them.
+    for turn in 0..8 {
+        rounds.now += 20_000;
+        let delay = if turn % 4 == 0 { BASE } else { NEVER };
+        let sample = AckSample { flight: 1, ..rounds.sample(delay, 1, 0) };
+        rounds.swift.on_acked(&sample);
+        assert!(rounds.swift.gap() <= BASE, "turn {turn}: {}", rounds.swift.gap());
+    }
+}
+
+//= rud/spec.md section 7.5, RUD-83
+#[test]
+fn a_rest_ends_the_distance_too() {
+    let mut rounds = Rounds::open(20);
+    rounds.round(BASE + 60_000, 0, 0);
+    rounds.swift.on_idle();
+    rounds.now += BASE;
+    let sample = AckSample { flight: 1, ..rounds.sample(NEVER, 1, 0) };
+    rounds.swift.on_acked(&sample);
+    assert_eq!(rounds.swift.gap(), 0);
+}
+
 fn header(marks: u16, held: Held) -> Header {
     Header {
         kind: DatagramKind::Ack,
