@@ -384,6 +384,7 @@ fn a_rank_is_at_rest_only_while_nothing_that_was_begun_goes_on() {
         // SAFETY: left alone until both have ended.
         let work = unsafe { group[0].start(&in_place(&mut own)) }.unwrap();
         assert!(!at_rest(), "an all-reduce waits for the other rank");
+        // SAFETY: as above.
         let answer = unsafe { group[1].start(&in_place(&mut other)) }.unwrap();
         work.wait(Some(PATIENCE)).unwrap();
         answer.wait(Some(PATIENCE)).unwrap();
