@@ -304,6 +304,8 @@ fn round(
                 ranks: job.ranks,
                 sizes,
                 seconds: job.seconds,
+                // Its times are of single operations.
+                passes: 1,
                 duplex: false,
                 mtu: job.mtu.into(),
             })?,

@@ -48,6 +48,8 @@ pub(crate) struct PeerArgs {
     #[arg(long)]
     seconds: f64,
     #[arg(long)]
+    passes: u32,
+    #[arg(long)]
     duplex: bool,
     #[arg(long)]
     who: String,
@@ -59,6 +61,8 @@ pub(crate) struct Job<'a> {
     pub(crate) ranks: u32,
     pub(crate) sizes: &'a [u64],
     pub(crate) seconds: f64,
+    /// Passes of a rate, over which the median is taken.
+    pub(crate) passes: u32,
     pub(crate) duplex: bool,
     pub(crate) mtu: u32,
 }
@@ -101,7 +105,7 @@ fn launch(
         command.args(["bench", "kernel-peer", &kind, "--rank", &rank.to_string(), "--who", who]);
         command.args(["--addresses", &addresses.join(","), "--seconds", &job.seconds.to_string()]);
         let sizes: Vec<String> = job.sizes.iter().map(ToString::to_string).collect();
-        command.args(["--bytes", &sizes.join(",")]);
+        command.args(["--bytes", &sizes.join(","), "--passes", &job.passes.to_string()]);
         if job.duplex {
             command.arg("--duplex");
         }
@@ -237,7 +241,6 @@ fn pingpong(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<ReportLi
 const STREAM_CHUNK: usize = 1 << 20;
 
 fn stream(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<ReportLine> {
-    const PASSES: usize = 5;
     let out = vec![3u8; STREAM_CHUNK];
     let mut input = vec![0u8; STREAM_CHUNK];
     let mut one = |ring: &mut Ring| -> io::Result<()> {
@@ -249,7 +252,7 @@ fn stream(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<ReportLine
     };
     let iterations = agree_iterations(ring, args.rank, args.seconds, &mut one)?;
     let mut rates = vec![];
-    for _ in 0..PASSES {
+    for _ in 0..args.passes {
         let started = Instant::now();
         for _ in 0..iterations {
             one(ring)?;
@@ -263,7 +266,7 @@ fn stream(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<ReportLine
         duplex: args.duplex.then_some(true),
         bytes: Some(bytes),
         goodput_gbits: Some(round4(median(&mut rates))),
-        passes: Some(PASSES as u32),
+        passes: Some(args.passes),
         ..ReportLine::of("stream", &args.who)
     })
 }

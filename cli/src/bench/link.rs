@@ -289,7 +289,7 @@ fn measure(
     report.extend(run(link, extra)?)?;
     if let Some((kind, sizes, duplex)) = workload {
         let (seconds, mtu) = (link.time.seconds, link.mtu.into());
-        let job = kernel::Job { kind, ranks: 2, sizes, seconds, duplex, mtu };
+        let job = kernel::Job { kind, ranks: 2, sizes, seconds, passes: link.time.passes, duplex, mtu };
         for peer in &link.against {
             match peer {
                 #[cfg(feature = "verbs")]

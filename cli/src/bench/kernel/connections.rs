@@ -10,7 +10,6 @@ use super::wire::Ring;
 
 /// The number of the server's ports: enough that the client's do not run out while pairs are in TIME-WAIT.
 const PORTS: usize = 64;
-const PASSES: usize = 5;
 /// Threads that open connections, so that the core is not idle while one waits for its handshake.
 const CLIENTS: usize = 32;
 
@@ -25,7 +24,7 @@ pub(super) fn measure(args: &PeerArgs, ring: &mut Ring) -> io::Result<ReportLine
             listener.set_nonblocking(true)?;
             ring.send(&listener.local_addr()?.port().to_le_bytes())?;
         }
-        for _ in 0..PASSES {
+        for _ in 0..args.passes {
             serve(&listeners, Duration::from_secs_f64(args.seconds))?;
             let mut rate = [0; 8];
             ring.receive(&mut rate)?;
@@ -39,14 +38,14 @@ pub(super) fn measure(args: &PeerArgs, ring: &mut Ring) -> io::Result<ReportLine
             ring.receive(&mut port)?;
             ports.push(SocketAddr::new(server, u16::from_le_bytes(port)));
         }
-        for _ in 0..PASSES {
+        for _ in 0..args.passes {
             ring.send(&open(&ports, Duration::from_secs_f64(args.seconds))?.to_le_bytes())?;
         }
     }
     Ok(ReportLine {
         transport: Some("tcp".into()),
         connections_per_second: Some(median(&mut rates).round()),
-        passes: Some(PASSES as u32),
+        passes: Some(args.passes),
         ..ReportLine::of("connections", &args.who)
     })
 }

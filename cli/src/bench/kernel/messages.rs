@@ -8,7 +8,6 @@ use super::super::report::{ReportLine, median};
 use super::PeerArgs;
 use super::wire::Ring;
 
-const PASSES: usize = 5;
 /// Datagrams between two readings of the clock.
 const BURST: usize = 32;
 
@@ -22,7 +21,7 @@ pub(super) fn measure(args: &PeerArgs, ring: &mut Ring, bytes: usize) -> io::Res
     let other = args.addresses[1 - args.rank.min(1)].ip();
     socket.connect((other, u16::from_le_bytes(port)))?;
     let mut rates = vec![];
-    for number in 0..=PASSES {
+    for number in 0..=args.passes {
         // What the last pass has left in the queue is not counted in this one.
         let mut buffer = vec![0; bytes];
         while args.rank == 0 && socket.recv(&mut buffer).is_ok() {}
@@ -40,7 +39,7 @@ pub(super) fn measure(args: &PeerArgs, ring: &mut Ring, bytes: usize) -> io::Res
         transport: Some("udp".into()),
         bytes: Some(bytes as u64),
         messages_per_second: Some(median(&mut rates).round()),
-        passes: Some(PASSES as u32),
+        passes: Some(args.passes),
         ..ReportLine::of("messages", &args.who)
     })
 }
