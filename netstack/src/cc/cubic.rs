@@ -77,12 +77,13 @@ impl Cubic {
         }
     }
 
-    /// Grows by the bytes acknowledged, at most to the threshold; returns the rest, for congestion avoidance.
-    fn slow_start(&mut self, sample: &AckSample) -> u64 {
-        let window = self.window();
+    /// Grows a `window` by the bytes acknowledged, at most to the threshold; returns the rest, for congestion avoidance.
+    fn slow_start(&mut self, sample: &AckSample, window: u64) -> u64 {
         let (growth, rest) =
             hystart::slow_start(Some(&mut self.hystart), sample, window, &mut self.threshold);
-        self.window += growth as f64;
+        if growth > 0 {
+            self.window += growth as f64;
+        }
         rest
     }
 
@@ -159,9 +160,9 @@ impl Controller for Cubic {
         if sample.in_recovery {
             return;
         }
-        let mut left = sample.acked;
-        if self.window() < self.threshold {
-            left = self.slow_start(sample);
+        let (window, mut left) = (self.window(), sample.acked);
+        if window < self.threshold {
+            left = self.slow_start(sample, window);
         }
         if sample.window_limited && left > 0 && self.window() >= self.threshold {
             self.avoid_congestion(sample, left);
