@@ -84,8 +84,8 @@ pub struct Endpoint {
     /// Sessions whose data waits for its time, with the time. Each is in it at most once.
     paced: BinaryHeap<Reverse<(u64, u16)>>,
     looks: Looks,
-    /// Whether the network has marked datagrams of any session: it does so for all.
-    marks: bool,
+    /// Whether the network marks datagrams, as a session of this end or of a peer's has seen: it does so for all.
+    network_marks: bool,
     /// The time of the last poll, as far as it is known.
     latest: u64,
     /// No session is due before its time there. Deadlines move back with nearly every datagram: a time that comes before its
@@ -113,7 +113,7 @@ impl Endpoint {
             ready: VecDeque::with_capacity(config.max_sessions),
             paced: BinaryHeap::new(),
             looks: Looks::default(),
-            marks: false,
+            network_marks: false,
             latest: 0,
             deadlines: Deadlines::default(),
             frames_out: FramesOut::None,

@@ -51,8 +51,6 @@ pub(super) enum Accepted {
 pub(super) struct Look {
     pub(super) now: u64,
     pub(super) late: u64,
-    /// Whether the network has marked datagrams of any session.
-    pub(super) marks: bool,
     /// Emitted frames that may still be read.
     pub(super) frames_out: FramesOut,
 }
@@ -78,6 +76,8 @@ pub(super) struct Session {
     /// A message that was going out in pieces when the room ended, and the bytes of its payload that had.
     cut: Option<(Psn, usize)>,
     acks: Acks,
+    /// Whether the network marks datagrams, of this session or another: as far as this end knows.
+    network_marks: bool,
     recovery: Recovery,
     signals: Signals,
     cc: Swift,
@@ -141,6 +141,7 @@ impl Session {
             pieces: Pieces::new(config.window_bytes),
             cut: None,
             acks: Acks::new(config),
+            network_marks: false,
             recovery: Recovery::new(now, config),
             signals: Signals::new(),
             cc: Swift::new(config, params.max_plain().saturating_sub(HEADER_LEN)),

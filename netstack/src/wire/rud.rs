@@ -53,6 +53,7 @@ pub const SEAL_LEN: usize = 16;
 const VERSION: u8 = 4;
 const SEALED: u8 = 0x08;
 const ACK_REQUEST: u8 = 0x80;
+const NETWORK_MARKS: u16 = 0x8000;
 
 /// A packet sequence number. The order is that of RFC 1982: it wraps.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
@@ -206,6 +207,8 @@ pub struct Header {
     pub sack: u64,
     /// Data datagrams that have arrived here with a mark (ECN: Congestion Experienced), modulo 2^16.
     pub marks: u16,
+    /// The network marks datagrams, as far as this end knows.
+    pub network_marks: bool,
     /// How long this end has had the data datagram that arrived last.
     pub held: Held,
 }
@@ -259,8 +262,9 @@ impl Header {
             cumulative: Psn(u32_at(fixed, 20)),
             sack: u64_at(fixed, 24),
             base_lag: u16_at(fixed, 32),
-            sack_word: u16_at(fixed, 34),
+            sack_word: u16_at(fixed, 34) & !NETWORK_MARKS,
             marks: u16_at(fixed, 36),
+            network_marks: u16_at(fixed, 34) & NETWORK_MARKS != 0,
             held: Held(u16_at(fixed, 38)),
         };
         //= rud/spec.md section 4.1, RUD-8
@@ -316,7 +320,8 @@ impl Header {
         out[20..24].copy_from_slice(&self.cumulative.0.to_be_bytes());
         out[24..32].copy_from_slice(&self.sack.to_be_bytes());
         out[32..34].copy_from_slice(&self.base_lag.to_be_bytes());
-        out[34..36].copy_from_slice(&self.sack_word.to_be_bytes());
+        let word = self.sack_word | if self.network_marks { NETWORK_MARKS } else { 0 };
+        out[34..36].copy_from_slice(&word.to_be_bytes());
         out[36..38].copy_from_slice(&self.marks.to_be_bytes());
         out[38..40].copy_from_slice(&self.held.0.to_be_bytes());
     }

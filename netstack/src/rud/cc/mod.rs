@@ -34,7 +34,7 @@ pub(super) struct AckSample {
     pub(super) delay: u64,
     /// The least that the network has taken lately; `NEVER` if that is not known.
     pub(super) base: u64,
-    /// Whether the network marks datagrams: it has marked some, of this session or another.
+    /// Whether the network marks datagrams, of this session or another.
     pub(super) marks: bool,
     /// Acknowledged datagrams that a delay above the target is judged by.
     pub(super) samples: u32,

@@ -27,6 +27,9 @@ const DOUBTFUL: u64 = 16;
 /// Where the network marks datagrams, the queue aimed at is this many times as long: marks come first, and say more.
 const MARKED: u64 = 4;
 
+/// Where the network marks datagrams, a window w grows by this times sqrt(w) / 256 in a round: at 39, by a sixteenth, as elsewhere.
+const BY_ROOT: u64 = 100;
+
 /// Rounds without a queue after which the window grows faster.
 const CALM: u32 = 4;
 
@@ -162,8 +165,9 @@ impl Swift {
     fn grow(&mut self, acked: u32) {
         //= rud/spec.md section 7.4
         // By one for each datagram in slow start; then by a sixteenth of the window a round, or an eighth of a datagram, but the
-        // less the larger it is: so two senders become even although each is marked as often as the other. By an eighth when there
-        // was no queue for some rounds.
+        // less the larger it is: so two senders become even although each is marked as often as the other. Where there are marks small
+        // windows grow by their root, for two of them that grow and shrink by the same share would stay as uneven as they are. By an
+        // eighth when there was no queue for some rounds.
         let acked = u64::from(acked);
         self.window += if self.slow_start {
             acked * ONE
@@ -175,7 +179,8 @@ impl Swift {
             acked * ONE / 8
         } else {
             let most = 96 * ONE * ONE / self.window.max(ONE);
-            let step = (self.window / 16).max(ONE / 8).min(most);
+            let usual = if self.marks { BY_ROOT * self.window.isqrt() } else { self.window / 16 };
+            let step = usual.max(ONE / 8).min(most);
             step * acked * ONE / self.window.max(ONE)
         };
         self.window = self.window.min(self.max);
@@ -413,6 +418,11 @@ impl Swift {
             //= rud/spec.md section 7.3, RUD-79
             // The first sign of a queue ends slow start at once.
             self.slow_start = sample.marked == 0 && !self.believes(sample.delay);
+            if !self.slow_start && sample.marked == 0 && self.alpha == ONE {
+                //= rud/spec.md section 7.4
+                // The window is not too large by a half, as a mark in slow start would say.
+                self.alpha = 0;
+            }
             self.end_round(sample.now);
             return;
         }

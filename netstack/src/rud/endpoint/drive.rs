@@ -52,9 +52,9 @@ impl Endpoint {
             entry = &mut self.entries[index as usize];
         }
         let Some(session) = entry.session.as_deref_mut() else { return };
-        let look = Look { now, late: self.looks.late, marks: self.marks, frames_out: self.frames_out };
+        let look = Look { now, late: self.looks.late, frames_out: self.frames_out };
         match session.on_datagram(look, meta, &header, udp_payload, sink) {
-            Accepted::Yes => self.marks |= session.was_marked(),
+            Accepted::Yes => self.network_marks |= session.network_marks(),
             Accepted::WrongAddress => self.counters.wrong_address += 1,
             Accepted::Damaged => self.counters.crc_dropped += 1,
             Accepted::Malformed => self.counters.malformed += 1,
@@ -148,9 +148,9 @@ impl Endpoint {
         self.begin_enlisted(now, id);
         let entry = &mut self.entries[index as usize];
         if let (Some(session), Some(seal)) = (entry.session.as_deref_mut(), entry.seal.as_deref()) {
-            let look = Look { now, late: self.looks.late, marks: self.marks, frames_out: self.frames_out };
+            let look = Look { now, late: self.looks.late, frames_out: self.frames_out };
             let accepted = session.on_checked(look, meta, &header, seal.opened(), sink);
-            self.marks |= session.was_marked();
+            self.network_marks |= session.network_marks();
             self.counters.malformed += u64::from(accepted == Accepted::Malformed);
         }
         Self::settle(&mut self.ready, &mut self.deadlines, now, index, entry);
@@ -179,6 +179,7 @@ impl Endpoint {
             let outcome = match entry.session.as_deref_mut() {
                 Some(session) => {
                     let interval = self.looks.interval;
+                    session.hear_of_marks(self.network_marks);
                     let outcome = match entry.seal.as_deref_mut() {
                         //= rud/spec.md section 10, RUD-90
                         None if session.is_sealed() => TransmitOutcome::Done,

@@ -47,6 +47,7 @@ const HEADER: Header = Header {
     sack_word: 0,
     sack: 0,
     marks: 0,
+    network_marks: false,
     held: Held::new(0, false),
 };
 

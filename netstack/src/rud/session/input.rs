@@ -72,6 +72,9 @@ impl Session {
             return Accepted::Yes;
         }
         self.liveness.on_heard(now);
+        //= rud/spec.md section 7.2, RUD-108
+        // It was marked, or the other end knows that others were.
+        self.network_marks |= meta.congestion_experienced | header.network_marks;
         if !self.receiver.base(header.base()) {
             self.counters.out_of_window += 1;
             return Accepted::Yes;
@@ -238,7 +241,7 @@ impl Session {
 
     #[inline]
     fn on_acknowledgement(&mut self, look: Look, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
-        let Look { now, late, marks, frames_out } = look;
+        let Look { now, late, frames_out } = look;
         let flight = self.sender.flight();
         let context = AckContext { now, recovery: &self.recovery, frames_out };
         let mut acked = Acked::NOTHING;
@@ -280,7 +283,7 @@ impl Session {
             sent_at: if acked.newest { acked.newest_sent_at } else { NEVER },
             delay: signal.delay,
             base: signal.base,
-            marks,
+            marks: self.network_marks,
             samples: self.spray.samples().into(),
             flight,
         });

@@ -110,6 +110,7 @@ impl Session {
             sack_word,
             sack,
             marks: self.acks.marks() as u16,
+            network_marks: self.network_marks,
             held: self.acks.held(now),
         };
         let path = match again {

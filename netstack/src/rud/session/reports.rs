@@ -167,6 +167,7 @@ impl Session {
             sack_word: 0,
             sack: 0,
             marks: self.acks.marks() as u16,
+            network_marks: self.network_marks,
             held: self.acks.held(now),
         }
     }

@@ -123,10 +123,16 @@ impl Session {
         }
     }
 
-    /// Whether the network has marked datagrams of this session, in either direction.
+    /// Another session may have learned that the network marks datagrams.
     #[inline]
-    pub(in crate::rud) fn was_marked(&self) -> bool {
-        self.counters.marked | self.acks.marks() != 0
+    pub(in crate::rud) fn hear_of_marks(&mut self, network_marks: bool) {
+        self.network_marks |= network_marks;
+    }
+
+    /// Whether this end knows that the network marks datagrams.
+    #[inline]
+    pub(in crate::rud) fn network_marks(&self) -> bool {
+        self.network_marks
     }
 
     /// The timers that a received datagram can bring forward.

@@ -33,6 +33,7 @@ const FIRST: Header = Header {
     sack_word: 0,
     sack: 0,
     marks: 0,
+    network_marks: false,
     held: Held::new(0, false),
 };
 
@@ -246,5 +247,32 @@ fn only_an_undamaged_datagram_counts_as_marked() {
         datagram[HEADER + 5] ^= flip;
         b.on_datagram(Instant::ZERO, &marked, &datagram, &mut Journal::default());
         assert_eq!(b.counters(b_id).marks_received, marks);
+    }
+}
+
+//= rud/spec.md section 7.2, RUD-108
+#[test]
+fn who_hears_of_marks_tells_all_peers() {
+    let knows = |end: &mut Endpoint, id| {
+        end.send(id, b"m", None, MessageToken(1)).unwrap();
+        let sent = transmit(end, 0);
+        assert!(!sent.is_empty());
+        sent.iter().all(|(_, bytes)| Header::parse(bytes).unwrap().network_marks)
+    };
+    let marked = DatagramMeta { congestion_experienced: true, ..meta(1, 40_000) };
+    let told = dressed(Header { network_marks: true, ..FIRST }, &[1], &[2; 10]);
+    let plain = dressed(FIRST, &[1], &[2; 10]);
+    for (meta, datagram, hears) in
+        [(meta(1, 40_000), &plain, false), (marked, &plain, true), (meta(1, 40_000), &told, true)]
+    {
+        let [_, (mut b, b_id)] = pair();
+        let other = b.open(Instant::ZERO, params(1, [5 << 32, 6 << 32])).unwrap();
+        let mut damaged = datagram.clone();
+        damaged[HEADER + 5] ^= 1;
+        b.on_datagram(Instant::ZERO, &meta, &damaged, &mut Journal::default());
+        assert!(!knows(&mut b, b_id), "of a damaged datagram");
+        b.on_datagram(Instant::ZERO, &meta, datagram, &mut Journal::default());
+        assert_eq!(knows(&mut b, b_id), hears);
+        assert_eq!(knows(&mut b, other), hears, "another session of the end");
     }
 }

@@ -5,7 +5,7 @@ prop_compose! {
     fn any_header()(
         kind in 0..6usize, ack_request in any::<bool>(), body in 0..=MAX_BODY as u8, payload_len in 0..=9000u16,
         tag in any::<u64>(), psn in any::<u32>(), base_lag in 0..=MAX_WINDOW as u16, cumulative in any::<u32>(),
-        sack_word in 0..WORDS as u16, sack in any::<u64>(), marks in any::<u16>(), held in any::<u16>(),
+        sack_word in 0..WORDS as u16, sack in any::<u64>(), marks in any::<u16>(), network_marks in any::<bool>(), held in any::<u16>(),
     ) -> Header {
         let kind = [DatagramKind::Data, DatagramKind::Ack, DatagramKind::Probe, DatagramKind::Answer, DatagramKind::Piece, DatagramKind::Bundle][kind];
         let blocks = usize::from(body).min(MAX_BLOCKS * BLOCK_LEN) / BLOCK_LEN * BLOCK_LEN;
@@ -18,7 +18,7 @@ prop_compose! {
         };
         Header {
             kind, ack_request, body_len, payload_len, tag, psn: Psn(psn), base_lag,
-            cumulative: Psn(cumulative), sack_word, sack, marks, held: Held(held),
+            cumulative: Psn(cumulative), sack_word, sack, marks, network_marks, held: Held(held),
         }
     }
 }
@@ -128,6 +128,7 @@ const HEADER: Header = Header {
     sack_word: 0,
     sack: 0,
     marks: 0,
+    network_marks: false,
     held: Held::new(0, false),
 };
 
