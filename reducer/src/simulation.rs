@@ -8,23 +8,30 @@
 use crate::executor::{Disposition, Refusal};
 use crate::grid::Rank;
 use crate::header::{HEADER_BYTES, Header, MessageKind};
-use crate::memory::{self, MemoryKind, Owned, Span, TensorRegion};
+use crate::memory::{self, MemoryKind, Span, TensorRegion};
 use crate::transport::{Landing, SendError, SendToken, Transport};
 use core::ptr::NonNull;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// Memory with a region, and its bytes for the test to look at while nothing runs.
+/// A cache line, in which elements of every type are aligned.
+#[derive(Clone)]
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "memory for others")] [u8; 64]);
+
+/// Memory with a region, and its bytes for the test to look at while nothing runs. It is the allocator's: tests make many of a few bytes,
+/// for which mappings are slow.
 pub(crate) struct Buffer {
-    _owned: Owned,
+    _owned: Vec<Line>,
     pub(crate) region: TensorRegion,
 }
 
 impl Buffer {
     pub(crate) fn new(bytes: &[u8]) -> Self {
-        let owned = Owned::new(bytes.len()).unwrap();
-        // SAFETY: tests keep all buffers until their state machines are gone.
-        let region = unsafe { owned.region() };
+        let mut owned = vec![Line([0; 64]); bytes.len().div_ceil(64)];
+        let base = NonNull::new(owned.as_mut_ptr()).unwrap().cast();
+        // SAFETY: tests keep all buffers until their state machines are gone, and nothing else refers to the lines.
+        let region = unsafe { TensorRegion::from_raw_parts(MemoryKind::Host, base, bytes.len(), 0) };
         memory::write((region, 0), bytes).unwrap();
         Self { _owned: owned, region }
     }
