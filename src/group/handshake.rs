@@ -22,7 +22,7 @@ const CONNECTOR_MAGIC: [u8; 8] = *b"SHOUTER\x01";
 const LISTENER_MAGIC: [u8; 8] = *b"SHOUTER\x02";
 
 /// The version of the protocol after the handshake.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 /// Magic, version, nonce.
 pub(super) const OPENING_LEN: usize = 8 + 4 + TAG_LEN;

@@ -77,7 +77,7 @@ impl Cubic {
         }
     }
 
-    /// Grows a `window` by the bytes acknowledged, at most to the threshold; returns the rest, for congestion avoidance.
+    /// Grows the window, which is so large, by the bytes acknowledged, at most to the threshold; returns the rest, for congestion avoidance.
     fn slow_start(&mut self, sample: &AckSample, window: u64) -> u64 {
         let (growth, rest) =
             hystart::slow_start(Some(&mut self.hystart), sample, window, &mut self.threshold);

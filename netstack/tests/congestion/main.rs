@@ -78,20 +78,25 @@ fn incast_fills_the_link_and_not_the_buffer() {
 /// Some of them send a datagram in several round trips.
 #[test]
 fn more_senders_than_datagrams_fit_the_link_share_it_by_pacing() {
-    let mut scenario = Scenario::incast(256);
-    scenario.port.queue_bytes = 8_000_000;
-    let mut world = World::new(scenario);
-    world.send_each(10_000);
-    world.run(2 * MS, |_| false);
-    let (from, carried) = (world.now, world.carried);
-    world.queue.clear();
-    world.run(3 * MS, |_| false);
-    let utilisation = world.utilisation(from, carried);
-    let queue = world.queue_exceeded_for(0.01) as f64 / world.scenario.bdp();
-    let paced = (0..256).filter(|sender| world.counters(*sender).paced > MS).count();
-    println!("256 senders after 2 ms: {utilisation:.3} of the link, queue {queue:.2}, {paced} were paced");
-    assert!(utilisation > 0.8 && queue < 3.0 && paced > 150, "{utilisation} {queue} {paced}");
-    assert_eq!(world.port.counters().queue_drops, 0);
+    for mark_above_bytes in [usize::MAX, 80_000] {
+        let mut scenario = Scenario::incast(256);
+        scenario.port.queue_bytes = 8_000_000;
+        scenario.port.mark_above_bytes = mark_above_bytes;
+        let mut world = World::new(scenario);
+        world.send_each(10_000);
+        world.run(2 * MS, |_| false);
+        let (from, carried) = (world.now, world.carried);
+        world.queue.clear();
+        world.run(3 * MS, |_| false);
+        let utilisation = world.utilisation(from, carried);
+        let queue = world.queue_exceeded_for(0.01) as f64 / world.scenario.bdp();
+        let paced = (0..256).filter(|sender| world.counters(*sender).paced > MS).count();
+        println!(
+            "256 senders after 2 ms, marks above {mark_above_bytes}: {utilisation:.3} of the link, queue {queue:.2}, {paced} were paced"
+        );
+        assert!(utilisation > 0.8 && queue < 3.0 && paced > 150, "{utilisation} {queue} {paced}");
+        assert_eq!(world.port.counters().queue_drops, 0);
+    }
 }
 
 /// Goodput of a single sender as a share of the line, resends, and time-outs.

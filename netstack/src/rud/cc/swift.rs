@@ -60,7 +60,7 @@ pub(in crate::rud) struct Swift {
     /// Datagrams settled and lost since losses were judged.
     judged: (u32, u32),
     tolerance: u32,
-    /// The share of marked datagrams, smoothed.
+    /// The share of marked datagrams, smoothed; one in slow start.
     alpha: u64,
     /// The least queue that is aimed at.
     least_queue: u64,
@@ -167,7 +167,7 @@ impl Swift {
         // By one for each datagram in slow start; then by a sixteenth of the window a round, or an eighth of a datagram, but the
         // less the larger it is: so two senders become even although each is marked as often as the other. Where there are marks small
         // windows grow by their root, for two of them that grow and shrink by the same share would stay as uneven as they are. By an
-        // eighth when there was no queue for some rounds.
+        // eighth at least when there was no queue for some rounds.
         let acked = u64::from(acked);
         self.window += if self.slow_start {
             acked * ONE
@@ -175,13 +175,12 @@ impl Swift {
             //= rud/spec.md section 7.7, RUD-101
             // As RFC 5681 has it: by one datagram a round.
             if self.rival.lets_grow() { acked * ONE * ONE / self.window.max(ONE) } else { 0 }
-        } else if self.calm >= CALM {
-            acked * ONE / 8
         } else {
             let most = 96 * ONE * ONE / self.window.max(ONE);
             let usual = if self.marks { BY_ROOT * self.window.isqrt() } else { self.window / 16 };
             let step = usual.max(ONE / 8).min(most);
-            step * acked * ONE / self.window.max(ONE)
+            let calm = if self.calm >= CALM { acked * ONE / 8 } else { 0 };
+            calm.max(step * acked * ONE / self.window.max(ONE))
         };
         self.window = self.window.min(self.max);
     }
@@ -192,7 +191,7 @@ impl Swift {
         let Round { acked, marked, lost, delay, .. } = self.round;
         let mut left = ONE;
         let share = u64::from(marked.min(acked)) * ONE / u64::from(acked.max(1));
-        if marked != 0 || self.alpha != ONE {
+        if !self.slow_start {
             //= rud/spec.md section 7.4
             // RFC 8257: half the share of marked datagrams, smoothed by a sixteenth, which is rounded so that it comes down to nothing.
             self.alpha = self.alpha - self.alpha.div_ceil(16) + share / 16;
@@ -215,7 +214,9 @@ impl Swift {
                 self.window = window.clamp(LEAST, self.max);
             }
             if self.rival.is_there() {
-                self.slow_start &= lost == 0;
+                if lost != 0 {
+                    self.leave_slow_start();
+                }
             } else if believed && delay > self.drained && (above || lost != 0) {
                 let cut = (ONE - alone).clamp(ONE / 8, ONE / 2);
                 // Many senders of a datagram at a time see a queue one after the other, and leave some of it to the others.
@@ -229,7 +230,7 @@ impl Swift {
                 //= rud/spec.md section 7.8
                 // The window has shrunk for a queue that is none, and so is nobody's.
                 self.rival = Rival::default();
-                self.slow_start = true;
+                self.begin_slow_start();
                 self.paced_for.0 = 0;
             }
             self.above = above;
@@ -255,7 +256,7 @@ impl Swift {
         if certain * 100 <= total * u64::from(self.tolerance) {
             return ONE;
         }
-        self.slow_start = false;
+        self.leave_slow_start();
         ONE - u64::from(lost) * ONE / total
     }
 
@@ -263,7 +264,7 @@ impl Swift {
     fn end_round(&mut self, now: u64) {
         let Round { marked, lost, delay, .. } = self.round;
         let quiet = marked == 0 && lost == 0 && self.judged.1 == 0 && delay <= self.target;
-        if quiet && self.alpha == self.rested_alpha() && !self.rival.is_suspected() {
+        if quiet && (self.slow_start || self.alpha == 0) && !self.rival.is_suspected() {
             // Nothing shrinks the window: the usual round, in short.
             if self.judged.0 >= JUDGED {
                 self.judged = (0, 0);
@@ -290,9 +291,18 @@ impl Swift {
         }
     }
 
-    /// Alpha after so long without marks that it has decayed; its initial value if none was ever seen.
-    fn rested_alpha(&self) -> u64 {
-        if self.alpha == ONE { ONE } else { 0 }
+    fn begin_slow_start(&mut self) {
+        self.slow_start = true;
+        self.alpha = ONE;
+    }
+
+    /// Slow start ends without a mark, if it is not over.
+    fn leave_slow_start(&mut self) {
+        //= rud/spec.md section 7.4
+        // The next mark does not say that the window is too large by a half, as one in slow start does.
+        if core::mem::take(&mut self.slow_start) {
+            self.alpha = 0;
+        }
     }
 
     /// No distance until a round has a delay again: the last one's means nothing for what is sent now, also where rounds without one follow.
@@ -382,7 +392,7 @@ impl Controller for Swift {
         self.saved = self.saved.max(self.window);
         self.window = self.window.min(ONE);
         self.rival.on_timeout();
-        self.slow_start = true;
+        self.begin_slow_start();
         self.gap = 0;
         self.paced_for.0 = 0;
         self.judged = (0, 0);
@@ -393,7 +403,7 @@ impl Controller for Swift {
         // The measurements are too old.
         self.window = self.window.min(self.initial);
         self.rival = Rival::default();
-        self.slow_start = true;
+        self.begin_slow_start();
         self.forget_pace();
     }
 }
@@ -417,11 +427,10 @@ impl Swift {
         if congested && self.slow_start {
             //= rud/spec.md section 7.3, RUD-79
             // The first sign of a queue ends slow start at once.
-            self.slow_start = sample.marked == 0 && !self.believes(sample.delay);
-            if !self.slow_start && sample.marked == 0 && self.alpha == ONE {
-                //= rud/spec.md section 7.4
-                // The window is not too large by a half, as a mark in slow start would say.
-                self.alpha = 0;
+            if sample.marked != 0 {
+                self.slow_start = false;
+            } else if self.believes(sample.delay) {
+                self.leave_slow_start();
             }
             self.end_round(sample.now);
             return;
@@ -445,7 +454,7 @@ impl Swift {
         if self.saved != 0 {
             self.window = self.window.max(self.saved);
             self.saved = 0;
-            self.slow_start = false;
+            self.leave_slow_start();
         }
     }
 }

@@ -312,6 +312,34 @@ fn a_time_out_that_was_none_is_undone() {
 
 //= rud/spec.md section 7.4
 #[test]
+fn no_window_grows_slower_for_want_of_a_queue() {
+    for (window, marks) in [(2, false), (2, true), (6, true), (30, true), (100, true)] {
+        let [calm, queue] = [BASE, BASE + 5_000].map(|delay| {
+            let mut rounds = Rounds { marks, ..Rounds::open(window) };
+            (0..12).for_each(|_| rounds.round(delay, 0, 0));
+            rounds.swift.limit()
+        });
+        assert!(calm >= queue, "window {window}, marks {marks}: {calm} without a queue, {queue} with one");
+    }
+}
+
+//= rud/spec.md section 7.4
+#[test]
+fn a_mark_in_slow_start_halves_the_window_whatever_came_before() {
+    let mut rounds = Rounds::open(100);
+    for again in [Swift::on_timeout as fn(&mut Swift), |swift| swift.on_idle()] {
+        again(&mut rounds.swift);
+        while rounds.swift.limit() < 100 {
+            rounds.round(BASE, 0, 0);
+        }
+        let before = rounds.swift.limit();
+        rounds.round(BASE, 1, 0);
+        assert!((before / 2..before / 2 + 6).contains(&rounds.swift.limit()), "{}", rounds.swift.limit());
+    }
+}
+
+//= rud/spec.md section 7.4
+#[test]
 fn small_windows_that_are_marked_alike_become_even() {
     let ratio = |marks| {
         let mut both =

@@ -764,7 +764,7 @@ proptest! {
                 bytes[16..18].copy_from_slice(&[0, 0]);
                 bytes[20..22].copy_from_slice(&[0, 0]);
                 bytes[32] &= 0x0f;
-                bytes[34] = 0;
+                bytes[34] &= 0x80;
                 bytes[35] &= 63;
                 if stamp == 8 && body > 8 && bytes[32] & 1 != 0 {
                     // The block of a bundle that was sent.

@@ -253,26 +253,38 @@ fn only_an_undamaged_datagram_counts_as_marked() {
 //= rud/spec.md section 7.2, RUD-108
 #[test]
 fn who_hears_of_marks_tells_all_peers() {
-    let knows = |end: &mut Endpoint, id| {
-        end.send(id, b"m", None, MessageToken(1)).unwrap();
-        let sent = transmit(end, 0);
-        assert!(!sent.is_empty());
-        sent.iter().all(|(_, bytes)| Header::parse(bytes).unwrap().network_marks)
-    };
-    let marked = DatagramMeta { congestion_experienced: true, ..meta(1, 40_000) };
-    let told = dressed(Header { network_marks: true, ..FIRST }, &[1], &[2; 10]);
-    let plain = dressed(FIRST, &[1], &[2; 10]);
-    for (meta, datagram, hears) in
-        [(meta(1, 40_000), &plain, false), (marked, &plain, true), (meta(1, 40_000), &told, true)]
-    {
-        let [_, (mut b, b_id)] = pair();
-        let other = b.open(Instant::ZERO, params(1, [5 << 32, 6 << 32])).unwrap();
-        let mut damaged = datagram.clone();
-        damaged[HEADER + 5] ^= 1;
-        b.on_datagram(Instant::ZERO, &meta, &damaged, &mut Journal::default());
-        assert!(!knows(&mut b, b_id), "of a damaged datagram");
-        b.on_datagram(Instant::ZERO, &meta, datagram, &mut Journal::default());
-        assert_eq!(knows(&mut b, b_id), hears);
-        assert_eq!(knows(&mut b, other), hears, "another session of the end");
+    for sealed in [false, true] {
+        let [(mut a, a_id), (mut b, b_id)] = if sealed { sealed::sealed_pair() } else { pair() };
+        let other = a.open(Instant::ZERO, params(0, [5 << 32, 6 << 32])).unwrap();
+        let mut journal = Journal::default();
+        // What an end sends, and whether all of it says that the network marks. It is in clear, of a sealed datagram too.
+        let send = |end: &mut Endpoint, id| {
+            end.send(id, b"m", None, MessageToken(1)).unwrap();
+            end.request_ack(id);
+            let sent = transmit(end, 0);
+            let told = sent.iter().filter(|(_, bytes)| bytes[34] & 0x80 != 0).count();
+            assert!(told == 0 || told == sent.len(), "{told} of {}", sent.len());
+            let data = sent.into_iter().rfind(|(_, bytes)| bytes[4] & 7 == DatagramKind::Data as u8);
+            (data.unwrap(), told != 0)
+        };
+        let ((to, bytes), told) = send(&mut a, a_id);
+        assert!(!told);
+        let marked = DatagramMeta { congestion_experienced: true, ..meta(1, to.src_port) };
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            b.on_datagram(Instant::ZERO, &marked, &damaged, &mut journal);
+        }
+        b.on_datagram(Instant::ZERO, &DatagramMeta { src_ip: marked.dst_ip, ..marked }, &bytes, &mut journal);
+        assert!(!send(&mut b, b_id).1, "by what it has dropped");
+        b.on_datagram(Instant::ZERO, &marked, &bytes, &mut journal);
+        // Its acknowledgement is the first that says so.
+        let sent = transmit(&mut b, 0);
+        assert!(!sent.is_empty() && sent.iter().all(|(_, bytes)| bytes[34] & 0x80 != 0));
+        let ((to, bytes), told) = send(&mut b, b_id);
+        assert!(told);
+        assert!(!send(&mut a, other).1);
+        a.on_datagram(Instant::ZERO, &meta(0, to.src_port), &bytes, &mut journal);
+        assert!(send(&mut a, a_id).1 && send(&mut a, other).1, "what it was told, it tells in all sessions");
     }
 }

@@ -10,7 +10,7 @@ use crate::wire::rud::{DatagramKind, HEADER_LEN, Header, SEAL_LEN};
 /// The numbers of an epoch.
 const EPOCH: u64 = 1 << 24;
 
-fn sealed_pair() -> [(Endpoint, SessionId); 2] {
+pub(super) fn sealed_pair() -> [(Endpoint, SessionId); 2] {
     [0, 1].map(|end| {
         let mut endpoint = Endpoint::new(wide());
         let id = endpoint.open(Instant::ZERO, sealed_params(end, TAGS)).unwrap();
@@ -319,12 +319,14 @@ proptest! {
                 bytes[4] = [0x40, 0x48][dressed - 1] | (bytes[4] % 5);
                 bytes[8..16].copy_from_slice(&TAGS[1].to_be_bytes());
                 bytes[..3].copy_from_slice(&[0; 3]);
-                (bytes[5], bytes[32], bytes[34]) = (8, 0, 0);
+                (bytes[5], bytes[32]) = (8, 0);
+                bytes[34] &= 0x80;
                 let payload = bytes.len().saturating_sub(HEADER + 8 + [0, SEAL_LEN][dressed - 1]) as u16;
                 bytes[6..8].copy_from_slice(&payload.to_be_bytes());
             }
             b.on_datagram(Instant::from_nanos(10), &meta(1, 40_000), &bytes, &mut journal);
-            transmit(&mut b, 10);
+            let sent = transmit(&mut b, 10);
+            prop_assert!(sent.iter().all(|(_, bytes)| bytes[34] & 0x80 == 0), "what it was told of marks");
         }
         let counters = b.counters(b_id);
         prop_assert!(journal.0.is_empty() && counters.acks_received + counters.received == 0);
