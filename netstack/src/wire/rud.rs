@@ -5,8 +5,9 @@
 //!  | crc  |k |b | len|    tag      | psn | cum |    sack     | lag |word |marks|held | body (<= 64) | payload ...
 //! ```
 //!
-//! All integers are in network order. Bit 15 of `word` says that the network marks datagrams, bit 15 of `held` that the time is a bound. The CRC is not checked here: it covers addresses that only the endpoint knows. A sealed datagram
-//! has its number in the CRC's place, body and payload encrypted, and 16 bytes behind them (section 10).
+//! All integers are in network order. Bit 15 of `word` says that the network marks datagrams, that of `held` that the time is only a bound.
+//! The CRC is not checked here: it covers addresses that only the endpoint knows. A sealed datagram has its number in the CRC's place, body and
+//! payload encrypted, and 16 bytes behind them (section 10).
 #![forbid(unsafe_code)]
 
 use core::fmt;
