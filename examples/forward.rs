@@ -13,10 +13,13 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use clap::Parser;
-use futures_util::future::try_join;
+use futures_util::future::{join, try_join};
 use futures_util::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use shouter::net::{Net, TcpKeepAlive, TcpListener, TcpStream};
-use shouter::runtime::{current_shard, spawn_local, until_stop};
+use shouter::runtime::{current_shard, spawn_local, timeout, until_stop};
+
+/// How long the sides of a connection that failed may take to end.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Passes TCP connections on, TLS or whatever they carry.
 #[derive(Parser, Debug)]
@@ -51,7 +54,7 @@ async fn serve(net: Net, port: u16, keep_alive: TcpKeepAlive, target: SocketAddr
         let (client, from) = accepted?;
         let net = net.clone();
         spawn_local(async move {
-            if let Err(why) = join(&net, client, keep_alive, target).await {
+            if let Err(why) = forward(&net, client, keep_alive, target).await {
                 eprintln!("{from}: {why}");
             }
         })
@@ -61,19 +64,32 @@ async fn serve(net: Net, port: u16, keep_alive: TcpKeepAlive, target: SocketAddr
 }
 
 /// Joins a client to the target until both have finished.
-async fn join(net: &Net, client: TcpStream, keep_alive: TcpKeepAlive, target: SocketAddr) -> io::Result<()> {
+async fn forward(
+    net: &Net,
+    client: TcpStream,
+    keep_alive: TcpKeepAlive,
+    target: SocketAddr,
+) -> io::Result<()> {
     let server = TcpStream::connect(net, target).await?;
     for side in [&client, &server] {
         side.modify(|options| options.keep_alive = Some(keep_alive))?;
     }
-    let (from_client, to_client) = client.split();
-    let (from_server, to_server) = server.split();
-    try_join(pass(from_client, to_server), pass(from_server, to_client)).await?;
-    Ok(())
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_server, mut to_server) = server.split();
+    let there = pass(&mut from_client, &mut to_server);
+    let back = pass(&mut from_server, &mut to_client);
+    let passed = try_join(there, back).await;
+    if passed.is_err() {
+        // A side that is dropped with bytes unread is reset, and a reset is sent once: if it gets lost, a server that asks nobody waits
+        // for ever. So the side that has not failed ends as usual.
+        let both = join(end(from_client, to_client), end(from_server, to_server));
+        timeout(LINGER, both).await.ok();
+    }
+    passed.map(|_| ())
 }
 
 /// Copies bytes to the end of the stream, then closes the other side.
-async fn pass<R, W>(mut from: R, mut to: W) -> io::Result<()>
+async fn pass<R, W>(from: &mut R, to: &mut W) -> io::Result<()>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -85,4 +101,16 @@ where
             len => to.write_all(&buffer[..len]).await?,
         }
     }
+}
+
+/// Closes a side, and reads what it still sends.
+async fn end<R, W>(mut from: R, mut to: W) -> io::Result<()>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    to.close().await?;
+    let mut buffer = vec![0; 64 << 10];
+    while from.read(&mut buffer).await? != 0 {}
+    Ok(())
 }
