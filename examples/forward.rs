@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use futures_util::future::{join, try_join};
+use futures_util::io::{copy, sink};
 use futures_util::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use shouter::net::{Net, TcpKeepAlive, TcpListener, TcpStream};
 use shouter::runtime::{current_shard, spawn_local, timeout, until_stop};
@@ -104,13 +105,12 @@ where
 }
 
 /// Closes a side, and reads what it still sends.
-async fn end<R, W>(mut from: R, mut to: W) -> io::Result<()>
+async fn end<R, W>(from: R, mut to: W) -> io::Result<()>
 where
-    R: AsyncRead + Unpin,
+    R: AsyncRead,
     W: AsyncWrite + Unpin,
 {
     to.close().await?;
-    let mut buffer = vec![0; 64 << 10];
-    while from.read(&mut buffer).await? != 0 {}
+    copy(from, &mut sink()).await?;
     Ok(())
 }
