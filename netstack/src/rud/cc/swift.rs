@@ -84,6 +84,8 @@ pub(in crate::rud) struct Swift {
     rival: Rival,
     /// The window before a time-out that may have been none; zero if there is none.
     saved: u64,
+    /// Alpha then.
+    saved_alpha: u64,
     /// The delay of the last round that had one.
     delay: u64,
     gap: u64,
@@ -121,6 +123,7 @@ impl Swift {
             calm: 0,
             rival: Rival::default(),
             saved: 0,
+            saved_alpha: ONE,
             delay: NEVER,
             gap: 0,
             paced_for: (0, 0),
@@ -389,6 +392,9 @@ impl Controller for Swift {
     fn on_timeout(&mut self) {
         //= rud/spec.md section 7.6, RUD-84
         // One datagram and slow start; the window before comes back if nothing was lost.
+        if self.saved == 0 {
+            self.saved_alpha = self.alpha;
+        }
         self.saved = self.saved.max(self.window);
         self.window = self.window.min(ONE);
         self.rival.on_timeout();
@@ -455,6 +461,8 @@ impl Swift {
             self.window = self.window.max(self.saved);
             self.saved = 0;
             self.leave_slow_start();
+            // One is that of a slow start, which has ended without a mark.
+            self.alpha = if self.saved_alpha == ONE { 0 } else { self.saved_alpha };
         }
     }
 }

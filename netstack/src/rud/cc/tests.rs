@@ -338,6 +338,22 @@ fn a_mark_in_slow_start_halves_the_window_whatever_came_before() {
     }
 }
 
+//= rud/spec.md section 7.6, RUD-84
+#[test]
+fn a_time_out_that_was_none_forgets_no_marks() {
+    let mut rounds = Rounds::open(200);
+    // Half is marked for some rounds: alpha is about a third.
+    (0..16).for_each(|_| rounds.round(BASE + 5_000, rounds.swift.limit() / 2, 0));
+    rounds.swift.on_timeout();
+    rounds.swift.on_timeout();
+    let sample = AckSample { spurious: 1, delay: NEVER, sent_at: NEVER, ..rounds.sample(BASE, 1, 0) };
+    rounds.swift.on_acked(&sample);
+    let before = rounds.swift.limit();
+    rounds.round(BASE + 5_000, before / 2, 0);
+    let left = f64::from(rounds.swift.limit()) / f64::from(before);
+    assert!((0.6..0.9).contains(&left), "{left} of {before}");
+}
+
 //= rud/spec.md section 7.4
 #[test]
 fn small_windows_that_are_marked_alike_become_even() {
