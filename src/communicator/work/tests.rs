@@ -2,9 +2,9 @@
 #![allow(unsafe_code)]
 
 use std::pin::pin;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::task::Wake;
+use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 
 use shouter_reducer::header::Collective;
