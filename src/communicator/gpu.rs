@@ -8,18 +8,19 @@
 #![allow(unsafe_code)]
 
 mod collectives;
+mod device;
 mod direct;
 mod staged;
 
 use std::any::Any;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use shouter_reducer::cuda::kernel::{Architecture, CudaKernels, Image, compile};
+use shouter_reducer::cuda::kernel::CudaKernels;
 use shouter_reducer::cuda::{
-    Context, Copier, Cuda, CudaAccelerator, CudaError, Pinned, Pointer, PointerKind, Registered, Stream,
+    Context, Copier, Cuda, CudaAccelerator, CudaError, Pinned, Pointer, PointerKind, Registered,
 };
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::AbortReason;
@@ -29,9 +30,7 @@ use shouter_reducer::kernel::Kernels;
 use shouter_reducer::memory::{MemoryKind, Span, TensorRegion};
 use shouter_reducer::schedule::{Access, Problem};
 use shouter_reducer::solo::Solo;
-use shouter_reducer::transport::{
-    Accelerator, AcceleratorError, DeviceFence, DeviceFold, DeviceTensor, ExportedTensor, StreamEvent,
-};
+use shouter_reducer::transport::{Accelerator, AcceleratorError, DeviceTensor, StreamEvent};
 
 use super::collectives::{is_given_in_output, published};
 use super::element::Buffer;
@@ -43,7 +42,8 @@ use crate::error::TensorId;
 use crate::error::{Call, Error, Operation};
 use crate::runtime::lock;
 use crate::runtime::{Clock, Instant};
-use direct::{Crcs, Direct, DirectParts};
+use device::{Gpu, Shared, kernels, say};
+use direct::{Direct, DirectParts};
 use staged::Areas;
 
 /// The GPU of a group, once a tensor was there.
@@ -74,87 +74,6 @@ impl Bound {
     /// Of a group of some ranks: there all operations work on copies.
     pub(super) fn of_some() -> Self {
         Self { gpu: Mutex::default(), areas: Mutex::default(), peers: false, kernels: None, direct: false }
-    }
-}
-
-/// A group's state for its GPU. The engine has the rest.
-struct Gpu {
-    context: Context,
-    shared: Shared,
-    /// For tensors that NICs read and write, if they can.
-    direct: Option<Direct>,
-    /// The memory in which small tensors go through the host's cells; none after a copy has failed.
-    small: Mutex<Option<Pinned>>,
-}
-
-impl Gpu {
-    /// The point that the trainer's stream has been given work up to.
-    ///
-    /// # Safety
-    /// The stream lives.
-    unsafe fn passed(&self, stream: u64) -> Result<StreamEvent, Error> {
-        // SAFETY: passed on to the caller.
-        let stream = unsafe { Stream::borrow(&self.context, stream) }.map_err(gpu_error)?;
-        self.shared.ready_event(&stream).map_err(gpu_error)
-    }
-}
-
-impl Drop for Gpu {
-    fn drop(&mut self) {
-        // To free page-locked memory is to wait for the device, and a copy may hang.
-        if !self.shared.is_idle().unwrap_or(true) {
-            std::mem::forget((lock(&self.small).take(), self.shared.clone()));
-        }
-    }
-}
-
-/// The accelerator, which the engine and the trainer's threads use alike.
-#[derive(Clone)]
-struct Shared(Arc<Mutex<CudaAccelerator>>, Option<Crcs>);
-
-impl Shared {
-    /// The point that a stream has been given work up to. Called by the thread that passed the stream.
-    fn ready_event(&self, stream: &Stream) -> Result<StreamEvent, CudaError> {
-        let event = lock(&self.0).copier().event()?;
-        event.record(stream)?;
-        Ok(lock(&self.0).copier().expect(event))
-    }
-}
-
-/// Says, once, why tensors are staged that lie on GPUs of one host.
-fn say(accelerator: &mut CudaAccelerator) {
-    if let Some(why) = accelerator.take_share_failure() {
-        tracing::info!(%why, "GPUs of this host cannot share a tensor; such tensors are staged in host memory");
-    }
-}
-
-impl Accelerator for Shared {
-    fn copy(&mut self, into: Span, from: Span) -> Result<DeviceFence, AcceleratorError> {
-        Accelerator::copy(&mut *lock(&self.0), into, from)
-    }
-
-    fn open(&mut self, tensor: &ExportedTensor, len: usize) -> Option<TensorRegion> {
-        let mut accelerator = lock(&self.0);
-        let region = accelerator.open(tensor, len);
-        say(&mut accelerator);
-        region
-    }
-
-    fn fold(&mut self, fold: &DeviceFold<'_>) -> Result<DeviceFence, AcceleratorError> {
-        lock(&self.0).fold(fold)
-    }
-
-    fn is_done(&mut self, started: DeviceFence) -> Result<bool, AcceleratorError> {
-        lock(&self.0).is_done(started)
-    }
-
-    fn is_reached(&mut self, event: StreamEvent) -> Result<bool, AcceleratorError> {
-        lock(&self.0).is_reached(event)
-    }
-
-    fn is_idle(&mut self) -> Result<bool, AcceleratorError> {
-        let crcs = self.1.as_ref().map_or(Ok(true), Crcs::is_idle)?;
-        Ok(crcs && lock(&self.0).is_idle()?)
     }
 }
 
@@ -540,20 +459,6 @@ impl Group {
         }
         Ok(())
     }
-}
-
-/// The GPU's kernels, compiled unless they have been before or lie in `folder`; without them the CPU reduces.
-fn kernels(context: &Context, folder: Option<&Path>) -> Option<CudaKernels> {
-    let missing = |why: &dyn std::fmt::Display| {
-        tracing::warn!(%why, "there are no kernels for this GPU: the CPU reduces its tensors");
-    };
-    let devices = context.cuda().devices().inspect_err(|why| missing(why)).ok()?;
-    let device = devices.into_iter().find(|device| device.ordinal == context.ordinal())?;
-    let (major, minor) = device.capability;
-    let architecture = Architecture { major, minor };
-    let given = folder.and_then(|folder| Image::from_folder(folder, architecture));
-    let image = given.map_or_else(|| compile(architecture), Ok).inspect_err(|why| missing(why)).ok()?;
-    CudaKernels::load(context, &image).inspect_err(|why| missing(why)).ok()
 }
 
 /// Page-locks memory for a GPU.

@@ -7,16 +7,16 @@
 //! engine waits for ([`device`]).
 #![allow(unsafe_code)]
 
+mod area;
 pub(super) mod device;
 
 use std::fmt::Display;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::header::Collective;
 use shouter_reducer::kernel::Kernels;
-use shouter_reducer::layout::{Layout, pack, unpack};
+use shouter_reducer::layout::{Layout, pack};
 use shouter_reducer::memory::Owned;
 use shouter_reducer::schedule::Problem;
 
@@ -27,7 +27,8 @@ use super::table::Entry;
 use super::{CollectiveCall, Group, Work};
 use crate::error::{Error, TensorId};
 use crate::runtime::{Clock, Instant};
-use device::{Copies, Device, Progress};
+use area::Unpack;
+pub(super) use area::{Ended, Staged};
 
 /// The work on the input of a collective before it, and on its output after it, in a staging area of the operation's
 /// own. Ranks may differ in it: none of it is compared, and ranks exchange the same number of elements of the same
@@ -107,106 +108,6 @@ impl Staging {
 
     fn is_none(&self) -> bool {
         self.factor.is_none() && self.input.is_none() && self.output.is_none() && self.cuda_stream.is_none()
-    }
-}
-
-/// The end of an operation, for its staging area.
-pub(super) enum Ended {
-    Well,
-    Badly,
-    /// A device may still read or write its memory.
-    InUse,
-}
-
-impl Ended {
-    /// The end of a call that waits.
-    pub(super) fn of<T>(result: &Result<T, Error>) -> Self {
-        match result {
-            Ok(_) => Self::Well,
-            // After a panic of the engine it is unknown.
-            Err(Error::Internal(_)) => Self::InUse,
-            Err(error) if error.in_use_by().is_some() => Self::InUse,
-            Err(_) => Self::Badly,
-        }
-    }
-}
-
-/// The destination of an output after the operation.
-struct Unpack {
-    layout: Layout,
-    size: usize,
-    from: Buffer,
-    into: *mut u8,
-}
-
-/// The staging area of an operation under way. One that is dropped has none under way any more: nothing is written.
-pub(super) struct Staged {
-    /// None of a GPU's.
-    memory: ManuallyDrop<Option<Owned>>,
-    output: Option<Unpack>,
-    /// The tensor that keeps the memory.
-    keeper: Option<Arc<Entry>>,
-    device: Option<Device>,
-}
-
-// SAFETY: the memory belongs to the value, and so does the destination until the operation has ended, by the promise of who started it.
-unsafe impl Send for Staged {}
-// SAFETY: a reference gives nothing of it.
-unsafe impl Sync for Staged {}
-
-impl Staged {
-    fn new(memory: Owned, output: Option<Unpack>, keeper: Option<Arc<Entry>>) -> Self {
-        Self { memory: ManuallyDrop::new(Some(memory)), output, keeper, device: None }
-    }
-
-    /// One that copies of a GPU fill and empty.
-    #[cfg(feature = "cuda")]
-    pub(super) fn on_device(device: Device) -> Self {
-        Self { memory: ManuallyDrop::new(None), output: None, keeper: None, device: Some(device) }
-    }
-
-    /// The progress that the operation and its copies share, where there are copies.
-    pub(super) fn progress(&self) -> Option<&Arc<Progress>> {
-        self.device.as_ref().map(|device| &device.progress)
-    }
-
-    /// Takes its copies, to be handed over to the engine.
-    pub(super) fn take_copies(&mut self) -> Option<Box<dyn Copies>> {
-        self.device.as_mut()?.copies.take()
-    }
-
-    /// The operation has ended.
-    pub(super) fn end(self, how: Ended) {
-        match (how, &self.output) {
-            (Ended::Well, Some(output)) => output.run(usize::MAX),
-            (Ended::InUse, _) => std::mem::forget(self),
-            _ => {}
-        }
-    }
-
-    /// A message of so many elements has been received.
-    pub(super) fn received(self, elements: u64) {
-        if let Some(output) = &self.output {
-            output.run(usize::try_from(elements).unwrap_or(usize::MAX));
-        }
-    }
-}
-
-impl Drop for Staged {
-    fn drop(&mut self) {
-        // SAFETY: taken once, here.
-        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
-        if let (Some(keeper), Some(memory)) = (&self.keeper, memory) {
-            keeper.keep(memory);
-        }
-    }
-}
-
-impl Unpack {
-    fn run(&self, elements: usize) {
-        let bytes = elements.saturating_mul(self.size).min(self.from.len());
-        // SAFETY: the operation has ended, so the staging area is nobody else's, and the promise of who started it covers the blocks.
-        unsafe { unpack(&self.layout, self.size, &self.from.as_slice()[..bytes], self.into) }
     }
 }
 
