@@ -2,8 +2,9 @@
 //!
 //! A message is copied into a bundle when it joins one. The first message of a bundle is an ordinary one until the second comes.
 
+use super::settle::may_be_read;
 use super::slots::Transmission;
-use super::{AckContext, Acked, OnSettled, Sender, may_be_read};
+use super::{AckContext, Acked, OnSettled, Sender};
 use crate::region::Extent;
 use crate::rud::api::{MessageToken, SMALL_MESSAGE};
 use crate::scratch::Bytes;
