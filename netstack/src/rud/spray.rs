@@ -32,8 +32,6 @@ enum Standing {
     InUse,
     /// It is tried again at this time.
     Out(u64),
-    /// One datagram is on the wire to try it.
-    Tried,
 }
 
 /// The record of a path.
@@ -133,7 +131,7 @@ impl Spray {
         self.next
     }
 
-    /// A path that is left out, and is to be tried now.
+    /// A path that is left out, and is to be tried now by a probe: a message would wait for the trial to fail.
     #[inline]
     pub(super) fn trial(&self, now: u64) -> Option<u16> {
         if self.out == 0 { None } else { self.first_due(now) }
@@ -152,15 +150,16 @@ impl Spray {
     fn set_due(&mut self) {
         let rests = self.health.iter().filter_map(|health| match health.standing {
             Standing::Out(at) => Some(at),
-            Standing::InUse | Standing::Tried => None,
+            Standing::InUse => None,
         });
         self.due_at = rests.min().unwrap_or(u64::MAX);
     }
 
     /// The path of new data.
     #[inline]
-    pub(super) fn pick_new(&self, now: u64) -> u16 {
-        if self.out == 0 { self.next_for_data() } else { self.pick_with_care(now) }
+    pub(super) fn pick_new(&self) -> u16 {
+        let next = self.next_for_data();
+        if self.out == 0 { next } else { self.pick_around(next, None) }
     }
 
     /// The next path of data.
@@ -176,13 +175,6 @@ impl Spray {
         // A resend takes another path than the transmission that was lost.
         let before = self.taken.get(usize::from(slot)).copied();
         good.filter(|_| good != before).unwrap_or_else(|| self.pick_around(self.next_for_data(), before))
-    }
-
-    #[cold]
-    fn pick_with_care(&self, now: u64) -> u16 {
-        //= rud/spec.md section 6.7, RUD-57
-        // New data tries a path that is out.
-        self.first_due(now).unwrap_or_else(|| self.pick_around(self.next_for_data(), None))
     }
 
     /// The first path from `next` on that is in use and not `other`; that one if no other is in use. Where those in use deliver nothing, all paths
@@ -220,8 +212,6 @@ impl Spray {
         let before = core::mem::replace(taken, path);
         if again {
             self.on_lost(now, before);
-        } else if self.out != 0 {
-            self.on_trial(path);
         }
         if self.shares.are_kept() {
             let is_used = |health: &Health| health.standing == Standing::InUse;
@@ -236,7 +226,7 @@ impl Spray {
     }
 
     /// A probe tries `path`, which is left out: it is until the answer comes.
-    pub(super) fn on_probe_trial(&mut self, now: u64, path: u16) {
+    pub(super) fn on_trial(&mut self, now: u64, path: u16) {
         if let Some(health) = self.health.get_mut(usize::from(path)) {
             health.rest(now);
             self.set_due();
@@ -303,14 +293,11 @@ impl Spray {
         health.streak = health.streak.saturating_add(1);
         health.lost += 1;
         health.forget();
-        let standing = health.standing;
-        match standing {
-            Standing::Tried => {}
-            Standing::InUse if self.is_worse(path) => self.out += 1,
-            Standing::InUse | Standing::Out(_) => return,
+        if health.standing == Standing::InUse && self.is_worse(path) {
+            self.out += 1;
+            self.health[usize::from(path)].rest(now);
+            self.set_due();
         }
-        self.health[usize::from(path)].rest(now);
-        self.set_due();
     }
 
     /// Whether a path loses far more than the others in use that deliver: false if there are none.
@@ -337,15 +324,5 @@ impl Spray {
         let stopped = may_have_stopped && share.powi(streak.into()) < CHANCE;
         let poor = may_be_poor && lost * (arrived + gone) > 4 * gone * (lost + delivered);
         stopped || poor
-    }
-
-    /// Data went out on `path`; if that was out, this is its trial.
-    #[cold]
-    fn on_trial(&mut self, path: u16) {
-        let standing = &mut self.health[usize::from(path)].standing;
-        if matches!(standing, Standing::Out(_)) {
-            *standing = Standing::Tried;
-            self.set_due();
-        }
     }
 }

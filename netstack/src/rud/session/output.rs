@@ -71,7 +71,9 @@ impl Session {
             self.pace.on_sent(now, self.cc.gap(), interval);
             left -= 1;
         }
-        if self.send_reports(now, emit) { outcome } else { TransmitOutcome::Blocked }
+        // What the trial acknowledges may be lost with it.
+        let is_done = self.send_reports(now, emit) && self.try_path(now, emit);
+        if is_done { outcome } else { TransmitOutcome::Blocked }
     }
 
     /// Whether the next datagram should request an acknowledgement because nothing may follow it.
@@ -115,7 +117,7 @@ impl Session {
         };
         let path = match again {
             true => self.spray.pick_again(slot, self.asks.good_path(now)),
-            false => self.spray.pick_new(now),
+            false => self.spray.pick_new(),
         };
         let sent = match payload {
             //= rud/spec.md section 6.8, RUD-59

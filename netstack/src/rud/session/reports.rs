@@ -44,6 +44,23 @@ impl Session {
         if self.has_probes() { self.send_probes(now, emit) } else { true }
     }
 
+    /// Tries a path that is left out, if one is to be tried now; false if there is no room.
+    #[inline]
+    pub(super) fn try_path(&mut self, now: u64, emit: &mut impl Emit) -> bool {
+        self.spray.trial(now).is_none_or(|path| self.send_trial(now, path, emit))
+    }
+
+    #[cold]
+    fn send_trial(&mut self, now: u64, path: u16, emit: &mut impl Emit) -> bool {
+        //= rud/spec.md section 6.7, RUD-57
+        // By a probe, for which nothing waits.
+        if emit.room() == 0 || !self.send_probe(now, path, Ask::Path, emit) {
+            return false;
+        }
+        self.spray.on_trial(now, path);
+        true
+    }
+
     /// The acknowledgement that is due: an answer, a probe, or neither.
     fn send_ack(&mut self, now: u64, emit: &mut impl Emit) -> bool {
         //= rud/spec.md section 4.3, RUD-13
@@ -61,13 +78,12 @@ impl Session {
             self.after_report(now, path);
             return true;
         }
-        let (trial, good) = (self.spray.trial(now), self.asks.good_path(now));
-        let mut path = self.spray.pick();
-        let asks = trial.is_some() || self.liveness.heartbeat_due() || self.asks.wants_ack(now, path);
+        let (path, good) = (self.spray.pick(), self.asks.good_path(now));
+        let asks = self.liveness.heartbeat_due() || self.asks.wants_ack(now, path);
         //= rud/spec.md section 6.7
         // While probes find out which paths deliver, the acknowledgement itself takes one that does.
         // Where there is room for one, the probe acknowledges as well.
-        if !asks || (good.is_some() || trial.is_some()) && emit.room() > 1 {
+        if !asks || good.is_some() && emit.room() > 1 {
             let header = self.report_header(now, DatagramKind::Ack);
             let path = good.unwrap_or(path);
             if !self.send_report(path, header, None, 0, emit) {
@@ -78,12 +94,8 @@ impl Session {
         if !asks {
             return true;
         }
-        path = trial.unwrap_or(path);
         if !self.send_probe(now, path, Ask::Path, emit) {
             return false;
-        }
-        if trial.is_some() {
-            self.spray.on_probe_trial(now, path);
         }
         if self.liveness.take_heartbeat() {
             self.counters.heartbeats += 1;

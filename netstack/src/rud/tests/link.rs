@@ -353,6 +353,14 @@ impl World {
         true
     }
 
+    /// As `step`, but no further than to `time`.
+    pub(super) fn step_until(&mut self, time: u64) {
+        let now = self.now;
+        self.step();
+        // Nothing happens before the time that it has jumped to.
+        self.now = self.now.min(time.max(now));
+    }
+
     /// Steps until both ends have sent everything and got every token back; panics at `deadline`.
     pub(super) fn run_to_completion(&mut self, deadline: u64, what: &str) {
         while self.ends.iter().any(|end| !end.to_send.is_empty() || !end.endpoint.is_idle(end.id)) {

@@ -478,6 +478,46 @@ fn paths_that_die_are_left_out_and_come_back() {
     }
 }
 
+/// Whole exchanges take longer where one of their messages is lost, but trials of paths that are known to be dead cost them nothing.
+//= rud/spec.md section 6.7, RUD-57
+#[test]
+fn no_message_waits_for_a_trial_of_a_dead_path() {
+    for (paths, dead) in [(10, 5), (64, 6), (64, 32), (64, 60)] {
+        let mut world = World::with_paths(1, delayed(5_000), paths);
+        let mut number = 0;
+        // A message and its answer 20 ms after the last; how long it takes, in nanoseconds.
+        let mut exchange = |world: &mut World| {
+            let next = world.now + 20 * MS;
+            while world.now < next {
+                world.step_until(next);
+            }
+            let begun = world.now;
+            for from in [0, 1] {
+                world.ends[from].to_send.push_back(number);
+                while !world.ends[1 - from].app.consumed.contains_key(&number) {
+                    assert!(world.now < begun + 1000 * MS);
+                    world.step();
+                }
+                number += 1;
+            }
+            world.now - begun
+        };
+        (0..10).for_each(|_| _ = exchange(&mut world));
+        world.dead.extend((0..paths).map(|path| path * 7 % paths).take(dead));
+        let known = (0..3000).position(|_| {
+            exchange(&mut world);
+            world.ends.iter().all(|end| usize::from(end.endpoint.counters(end.id).paths_out) == dead)
+        });
+        assert!(known.is_some(), "{dead} of {paths}");
+        let times: Vec<_> = (0..1000).map(|_| exchange(&mut world)).collect();
+        let slow = times.iter().filter(|time| **time > MS).count();
+        assert!(
+            slow <= 10,
+            "{dead} of {paths} are dead: {slow} of 1000 exchanges took more than a millisecond"
+        );
+    }
+}
+
 #[test]
 fn sessions_share_the_room() {
     let mut endpoint = Endpoint::new(wide());
