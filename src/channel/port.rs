@@ -65,6 +65,9 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
         Ok::<_, Error>(Stack::new(stack_config))
     };
     let mut stacks = (0..config.shards).map(stack).collect::<Result<Vec<_>, _>>()?;
+    if let Some((first, others)) = stacks.split_first_mut() {
+        others.iter_mut().for_each(|other| other.rud_mut().share_network_with(first.rud()));
+    }
     let (mut kind, mut memory) = ("none", vec![]);
     let until = Clock.now() + config.rendezvous_deadline;
     for (index, port) in config.ports.iter().enumerate() {

@@ -2,6 +2,7 @@
 //! schedules sessions to send, and keeps the next deadline.
 
 mod drive;
+mod knowledge;
 mod looks;
 
 use core::cmp::Reverse;
@@ -23,6 +24,7 @@ use crate::region::Extent;
 use crate::scratch::Bytes;
 use crate::time::Instant;
 use crate::wire::rud::{HEADER_LEN, Header};
+use knowledge::Knowledge;
 use looks::Looks;
 
 #[derive(Debug)]
@@ -85,7 +87,7 @@ pub struct Endpoint {
     paced: BinaryHeap<Reverse<(u64, u16)>>,
     looks: Looks,
     /// Whether the network marks datagrams, as a session of this end or of a peer's has seen: it does so for all.
-    network_marks: bool,
+    network_marks: Knowledge,
     /// The time of the last poll, as far as it is known.
     latest: u64,
     /// No session is due before its time there. Deadlines move back with nearly every datagram: a time that comes before its
@@ -113,7 +115,7 @@ impl Endpoint {
             ready: VecDeque::with_capacity(config.max_sessions),
             paced: BinaryHeap::new(),
             looks: Looks::default(),
-            network_marks: false,
+            network_marks: Knowledge::default(),
             latest: 0,
             deadlines: Deadlines::default(),
             frames_out: FramesOut::None,
@@ -123,6 +125,12 @@ impl Endpoint {
             counters: EndpointCounters::default(),
             config,
         }
+    }
+
+    /// Makes one host's ends know the same of its network: whether it marks datagrams (spec.md section 7.2). To be called before `self` has
+    /// received any.
+    pub fn share_network_with(&mut self, other: &Self) {
+        self.network_marks = other.network_marks.clone();
     }
 
     /// Opens a session. Both ends open it on their own; there is no handshake.

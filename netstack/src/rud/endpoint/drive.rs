@@ -54,7 +54,7 @@ impl Endpoint {
         let Some(session) = entry.session.as_deref_mut() else { return };
         let look = Look { now, late: self.looks.late, frames_out: self.frames_out };
         match session.on_datagram(look, meta, &header, udp_payload, sink) {
-            Accepted::Yes => self.network_marks |= session.network_marks(),
+            Accepted::Yes => self.network_marks.add(session.network_marks()),
             Accepted::WrongAddress => self.counters.wrong_address += 1,
             Accepted::Damaged => self.counters.crc_dropped += 1,
             Accepted::Malformed => self.counters.malformed += 1,
@@ -150,7 +150,7 @@ impl Endpoint {
         if let (Some(session), Some(seal)) = (entry.session.as_deref_mut(), entry.seal.as_deref()) {
             let look = Look { now, late: self.looks.late, frames_out: self.frames_out };
             let accepted = session.on_checked(look, meta, &header, seal.opened(), sink);
-            self.network_marks |= session.network_marks();
+            self.network_marks.add(session.network_marks());
             self.counters.malformed += u64::from(accepted == Accepted::Malformed);
         }
         Self::settle(&mut self.ready, &mut self.deadlines, now, index, entry);
@@ -179,7 +179,7 @@ impl Endpoint {
             let outcome = match entry.session.as_deref_mut() {
                 Some(session) => {
                     let interval = self.looks.interval;
-                    session.hear_of_marks(self.network_marks);
+                    session.hear_of_marks(self.network_marks.get());
                     let outcome = match entry.seal.as_deref_mut() {
                         //= rud/spec.md section 10, RUD-90
                         None if session.is_sealed() => TransmitOutcome::Done,

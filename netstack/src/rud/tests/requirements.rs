@@ -256,6 +256,12 @@ fn who_hears_of_marks_tells_all_peers() {
     for sealed in [false, true] {
         let [(mut a, a_id), (mut b, b_id)] = if sealed { sealed::sealed_pair() } else { pair() };
         let other = a.open(Instant::ZERO, params(0, [5 << 32, 6 << 32])).unwrap();
+        let [(mut shard, of_shard), (mut stranger, of_stranger)] = [7, 9].map(|tag| {
+            let mut end = Endpoint::new(Config::default());
+            let id = end.open(Instant::ZERO, params(0, [tag << 32, (tag + 1) << 32])).unwrap();
+            (end, id)
+        });
+        shard.share_network_with(&a);
         let mut journal = Journal::default();
         // What an end sends, and whether all of it says that the network marks. It is in clear, of a sealed datagram too.
         let send = |end: &mut Endpoint, id| {
@@ -283,8 +289,10 @@ fn who_hears_of_marks_tells_all_peers() {
         assert!(!sent.is_empty() && sent.iter().all(|(_, bytes)| bytes[34] & 0x80 != 0));
         let ((to, bytes), told) = send(&mut b, b_id);
         assert!(told);
-        assert!(!send(&mut a, other).1);
+        assert!(!send(&mut a, other).1 && !send(&mut shard, of_shard).1);
         a.on_datagram(Instant::ZERO, &meta(0, to.src_port), &bytes, &mut journal);
         assert!(send(&mut a, a_id).1 && send(&mut a, other).1, "what it was told, it tells in all sessions");
+        assert!(send(&mut shard, of_shard).1, "and so does another end that shares it");
+        assert!(!send(&mut stranger, of_stranger).1);
     }
 }
