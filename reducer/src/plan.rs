@@ -33,8 +33,8 @@ pub struct Plan {
     pub overrides: Overrides,
     /// How hosts are grouped.
     pub levels: Levels,
-    /// Connections within one channel: RUD paths, TCP connections, queue pairs.
-    pub channel_num: u32,
+    /// Connections within one channel: RUD paths, TCP connections, queue pairs; `None`: as many as transports have by default.
+    pub channel_num: Option<u32>,
     /// Up to this size of the whole tensor, operations go out without waiting for credit.
     pub eager_bytes: u64,
     /// A chunk on the up grid where a node has one rank.
@@ -58,7 +58,7 @@ impl Default for Plan {
         Self {
             overrides: Overrides::default(),
             levels: Levels::default(),
-            channel_num: 1,
+            channel_num: None,
             eager_bytes: 16 << 10,
             chunk_bytes: 512 << 10,
             lanes: 4,
@@ -73,12 +73,11 @@ impl Default for Plan {
 
 impl Plan {
     /// This rank's settings by name, to be compared with other ranks': a named algorithm by its code, and 0 for none, as for a level that
-    /// there is not.
+    /// there is not. The number of connections is left out where none is given.
     pub fn fields(&self) -> Vec<(String, u64)> {
         let Self { channel_num, eager_bytes, chunk_bytes, lanes, lane_bytes, depth, .. } = *self;
         let Self { fuse_below, fuse_bytes, .. } = *self;
         let fields = [
-            ("channel_num", channel_num.into()),
             ("eager_bytes", eager_bytes),
             ("chunk_bytes", chunk_bytes),
             ("lanes", lanes.into()),
@@ -94,9 +93,10 @@ impl Plan {
         let levels = (0..)
             .zip(self.levels.all())
             .map(|(level, size): (usize, _)| (format!("levels[{level}]"), size.into()));
-        fields
-            .map(|(name, value)| (name.to_owned(), value))
+        let channel_num = channel_num.map(|number| ("channel_num".to_owned(), number.into()));
+        channel_num
             .into_iter()
+            .chain(fields.map(|(name, value)| (name.to_owned(), value)))
             .chain(levels)
             .chain(overrides)
             .collect()

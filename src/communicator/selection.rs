@@ -52,6 +52,14 @@ impl TransportKind {
         }
     }
 
+    /// The connections in a channel over it.
+    fn connections(self, config: &Config) -> u16 {
+        // A path of RUD is a source port and a few bytes, and many spread evenly over the links of a network of several levels. A connection of
+        // the others has buffers, or is an open file, or memory that a device has registered.
+        let usual = if self == Self::Rud { 64 } else { 10 };
+        config.channel_num.map_or(usual, |number| number.min(u16::MAX.into()) as u16)
+    }
+
     fn bit(self) -> u8 {
         1 << self as u8
     }

@@ -93,7 +93,7 @@ pub const KEYS: &[KeySpec] = &[
     key(
         "channel_num",
         "a number of connections, from 1 to 256",
-        "10",
+        "64 over rud, 10 over the others",
         "connections within one channel: RUD paths, TCP connections, queue pairs; over the kernel's sockets each is an open file on both hosts",
     ),
     key(

@@ -234,8 +234,8 @@ pub struct Config {
     pub key: Option<Key>,
     /// The job's name.
     pub job: String,
-    /// Connections within one channel: RUD paths, TCP connections, queue pairs.
-    pub channel_num: u32,
+    /// Connections within one channel: RUD paths, TCP connections, queue pairs; `None`: as many as the transport does best with.
+    pub channel_num: Option<u32>,
     /// The UDP or TCP port of leaders over DPDK ports.
     pub data_port: u16,
     /// The transport between ranks.
@@ -319,12 +319,20 @@ impl Config {
     /// The configuration by explicit lists: one address per rank, and one port per rank (or one for all). The own rank is
     /// the one that `SHOUTER_RANK` or `RANK` gives, else the first entry whose address is this host's and whose port
     /// is free; the port is then held. Rank 0's entry is where the ranks meet. Everything else comes from the file and
-    /// the environment, as in [`Config::from_env`].
+    /// the environment, as in [`Config::from_env`], and so does `channel_num` where it is `None`.
     ///
     /// # Errors
     /// As [`Config::from_env`], and for lists of other lengths, or without an entry for this host.
-    pub fn from_lists(iplist: &[IpAddr], ports: &[u16], channel_num: u32) -> Result<Self, ConfigError> {
-        Builder::from_process()?.lists(iplist, ports).set("channel_num", &channel_num.to_string())?.build()
+    pub fn from_lists(
+        iplist: &[IpAddr],
+        ports: &[u16],
+        channel_num: Option<u32>,
+    ) -> Result<Self, ConfigError> {
+        let builder = Builder::from_process()?.lists(iplist, ports);
+        match channel_num {
+            Some(number) => builder.set("channel_num", &number.to_string())?.build(),
+            None => builder.build(),
+        }
     }
 }
 
@@ -457,7 +465,7 @@ impl Builder {
             launcher_store: place.launcher_store,
             key,
             job: job_name(layers, environment)?,
-            channel_num: number("channel_num", 1..=256, 10)?,
+            channel_num: value::integer(layers, "channel_num", 1..=256)?.map(|number| number as u32),
             data_port: number("data_port", 1..=65_000, DATA_PORT.into())? as u16,
             transport,
             idle: value::word(layers, "idle", &idles)?.unwrap_or(None),

@@ -41,7 +41,7 @@ fn what_is_given_nowhere_has_a_default() {
     assert_eq!((config.rendezvous.host.as_str(), config.rendezvous.port), ("127.0.0.1", 7000));
     assert_eq!(
         (config.channel_num, config.transport, config.mode),
-        (10, TransportChoice::Auto, Mode::Caller)
+        (None, TransportChoice::Auto, Mode::Caller)
     );
     assert_eq!(config.heartbeat_timeout, Duration::from_secs(10));
     assert_eq!(config.deadline, Duration::from_secs(1800));
@@ -106,20 +106,20 @@ fn the_environment_is_laid_over_the_file_and_the_call_over_both() {
         let config = two_ranks(&[("SHOUTER_CONFIG", path), ("SHOUTER_CHANNEL_NUM", "4")]).unwrap();
         assert_eq!(
             (config.channel_num, config.transport, config.mode),
-            (4, TransportChoice::Rud, Mode::Dedicated)
+            (Some(4), TransportChoice::Rud, Mode::Dedicated)
         );
         assert_eq!((config.hugepages, config.cores), (Hugepages::Off, vec![0, 2]));
         let pairs =
             [("SHOUTER_CONFIG", path), ("SHOUTER_CHANNEL_NUM", "4"), ("RANK", "0"), ("WORLD_SIZE", "1")];
         let builder = Builder::from_environment(pairs.into_iter().collect()).unwrap();
-        assert_eq!(builder.set("channel_num", "5").unwrap().build().unwrap().channel_num, 5);
+        assert_eq!(builder.set("channel_num", "5").unwrap().build().unwrap().channel_num, Some(5));
     });
 }
 
 #[test]
 fn a_channel_has_up_to_256_connections() {
     let of = |text: &str| two_ranks(&[("SHOUTER_CHANNEL_NUM", text)]).map(|config| config.channel_num);
-    assert_eq!((of("1").ok(), of("256").ok()), (Some(1), Some(256)));
+    assert_eq!((of("1").unwrap(), of("256").unwrap(), of("").unwrap()), (Some(1), Some(256), None));
     for text in ["0", "257"] {
         assert!(of(text).unwrap_err().to_string().contains("from 1 to 256"), "{text}");
     }

@@ -552,12 +552,19 @@ fn another_algorithm_on_one_rank_is_refused_with_the_collective() {
 
 #[test]
 fn a_plan_that_differs_is_refused_with_the_key() {
-    let plan = over_sockets(job!(3, 3, "once")).with("RANK", 1).with("KEY", "channel_num");
-    let state = plan.with("VALUE", 4).run();
-    for rank in &state.ranks {
-        assert_eq!(rank.code, Some(JOIN), "{state}");
-        assert!(rank.error().contains("channel_num: rank 1 has 4 and rank 0 has 10"), "{state}");
-        assert!(rank.ended.unwrap() < FOUND, "{state}");
+    for (given, says) in [(None, "none"), (Some(10), "10")] {
+        let job =
+            over_sockets(job!(3, 3, "once")).with("RANK", 1).with("KEY", "channel_num").with("VALUE", 4);
+        let state = match given {
+            Some(number) => job.env("SHOUTER_CHANNEL_NUM", number).run(),
+            None => job.run(),
+        };
+        for rank in &state.ranks {
+            assert_eq!(rank.code, Some(JOIN), "{state}");
+            let said = format!("channel_num: rank 1 has 4 and rank 0 has {says}");
+            assert!(rank.error().contains(&said), "{state}");
+            assert!(rank.ended.unwrap() < FOUND, "{state}");
+        }
     }
 }
 

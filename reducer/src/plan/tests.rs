@@ -15,7 +15,6 @@ fn every_difference_shows_by_name() {
     let plan = Plan::default();
     let overrides = Overrides::default().with(Collective::AllReduce, Algorithm::Ring);
     let others = [
-        ("channel_num", Plan { channel_num: 3, ..plan }),
         ("schedule of all-reduce", Plan { overrides, ..plan }),
         ("levels[0]", Plan { levels: levels(&[3]), ..plan }),
         ("levels[1]", Plan { levels: levels(&[8, 3]), ..plan }),
@@ -31,6 +30,15 @@ fn every_difference_shows_by_name() {
         assert_eq!(differing.iter().map(|(field, _)| field.0.as_str()).collect::<Vec<_>>(), [name]);
         assert_ne!(plan.digest(), other.digest(), "{name}");
     }
+}
+
+#[test]
+fn the_number_of_connections_is_compared_where_one_is_given() {
+    let plans = [None, Some(3), Some(10)].map(|channel_num| Plan { channel_num, ..Plan::default() });
+    let of = |plan: &Plan| plan.fields().into_iter().find(|(name, _)| name == "channel_num").map(|(_, n)| n);
+    assert_eq!(plans.each_ref().map(of), [None, Some(3), Some(10)]);
+    let digests = plans.each_ref().map(Plan::digest);
+    assert!(digests[0] != digests[1] && digests[1] != digests[2] && digests[0] != digests[2]);
 }
 
 #[test]

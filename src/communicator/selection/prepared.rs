@@ -94,7 +94,7 @@ impl Prepared {
         if matches!(first.transport, TransportKind::Rud | TransportKind::Tcp) {
             details.push(format!("MTU {}", self.selection.mtu));
         }
-        details.push(format!("{} connections", config.channel_num));
+        details.push(format!("{} connections", first.transport.connections(config)));
         if config.rud_seal && first.transport == TransportKind::Rud {
             details.push("sealed".to_owned());
         }
@@ -116,7 +116,6 @@ impl Prepared {
     ) -> Result<(Vec<UpChannels>, Result<(), String>), Error> {
         let Self { selection: Selection { local, peers, mtu, .. }, ports, rdma } = self;
         let (rank, secret) = (Rank(config.rank), &roster.session_secret);
-        let connections = config.channel_num.min(u32::from(u16::MAX)) as u16;
         let joined = |why: &dyn std::fmt::Display| Error::join(why.to_string());
         let of = |kinds: &[TransportKind]| -> Vec<&Peer> {
             peers.iter().filter(|peer| kinds.contains(&peer.transport)).collect()
@@ -138,12 +137,12 @@ impl Prepared {
                     _ => secret.derive("shouter shard", &[&shard.to_le_bytes()]),
                 };
                 let channel: Box<dyn OverPorts + Send> = if config.transport == TransportChoice::Tcp {
-                    let settings = settings(config, &secret, connections)?;
+                    let settings = settings(config, &secret, TransportKind::Tcp.connections(config))?;
                     let streams = StackStreams::new(stack, config.data_port, config.heartbeat_timeout);
                     let channel = TcpChannel::open(streams, rank, &lead, settings, Clock.now());
                     Box::new(channel.map_err(|why| joined(&why))?)
                 } else {
-                    let wire = (connections, config.data_port, mtu);
+                    let wire = (TransportKind::Rud.connections(config), config.data_port, mtu);
                     let channel = RudChannel::open(stack, rank, &lead, (&secret, config.rud_seal), wire);
                     Box::new(channel.map_err(|why| joined(&why))?.with_memory(memory.take()))
                 };
@@ -156,7 +155,8 @@ impl Prepared {
             .filter_map(|peer| peer.listening(peer.advertised.kernel))
             .collect();
         if let (Some(streams), false) = (local.kernel, lead.is_empty()) {
-            let (channel, ranks) = sockets(config, secret, &lead, streams, connections)?;
+            let (channel, ranks) =
+                sockets(config, secret, &lead, streams, TransportKind::Kernel.connections(config))?;
             channels.push((Box::new(channel), ranks));
         }
         if let (Some(streams), Some(rdma)) = (local.control, rdma) {

@@ -5,6 +5,7 @@ use rand::{Rng, SeedableRng};
 use shouter_netstack::verbs::{Context, Gid, LinkLayer};
 use shouter_reducer::grid::{Grid, Rank};
 
+use super::TransportKind;
 use crate::channel::port::randomness;
 use crate::channel::stream::KernelChannel;
 use crate::channel::verbs::{self, OverRdma, Port, Rdma, Settings, Sizes, VerbsChannel};
@@ -49,7 +50,7 @@ impl Prepared {
         let context = Context::open(name).map_err(|why| failed(&why))?;
         let sizes = sizes(config, grid)?;
         let seed = SmallRng::from_seed(randomness()?).random();
-        let queue_pairs = config.channel_num as usize;
+        let queue_pairs = usize::from(TransportKind::Verbs.connections(config));
         let slots = 2 * peers.len() * queue_pairs * sizes.window as usize * sizes.slot_bytes as usize;
         let more = ((config.rdma_memory_mb as usize) << 20).saturating_sub(slots);
         let rng = SmallRng::seed_from_u64(seed);
@@ -61,7 +62,7 @@ impl Prepared {
     pub(super) fn connect(self, config: &Config, mut control: KernelChannel, peers: &[Rank]) -> OverRdma {
         control.meet_all();
         let settings = Settings {
-            connections: config.channel_num as u16,
+            connections: TransportKind::Verbs.connections(config),
             crc: config.crc,
             dead_after: config.heartbeat_timeout,
             zero_copy_from: verbs::ZERO_COPY_FROM,
@@ -73,7 +74,7 @@ impl Prepared {
 /// Slots as large as the fragments that go well, and as many as the budget allows: the same on all ranks of a job.
 fn sizes(config: &Config, grid: &Grid) -> Result<Sizes, Error> {
     let slot_bytes = verbs::SLOT_BYTES;
-    let queue_pairs = config.channel_num as usize * (grid.nodes() as usize - 1);
+    let queue_pairs = usize::from(TransportKind::Verbs.connections(config)) * (grid.nodes() as usize - 1);
     let budget = (config.rdma_memory_mb as usize) << 20;
     let window = (budget / (2 * queue_pairs * slot_bytes as usize)).min(*WINDOW.end());
     if window < *WINDOW.start() {

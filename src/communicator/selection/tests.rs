@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::{Builder, Environment};
 
 fn leader(transport: TransportChoice, crc: bool, ip: [u8; 4]) -> Advertisement {
     let listens = (transport == TransportChoice::Kernel).then_some(SocketAddrV4::new(ip.into(), 4000));
@@ -45,6 +46,18 @@ fn leaders_that_do_not_go_together_are_named() {
 }
 
 #[test]
+fn a_channel_has_the_connections_that_are_given_or_those_that_its_transport_does_best_with() {
+    let of = |number: &str| {
+        let builder = Builder::from_environment(Environment::default()).unwrap();
+        let builder = builder.set("size", "1").unwrap().set("rank", "0").unwrap();
+        let config = builder.set("channel_num", number).unwrap().build().unwrap();
+        TransportKind::ALL.map(|kind| (kind.name(), kind.connections(&config)))
+    };
+    assert_eq!(of(""), [("verbs", 10), ("rud", 64), ("tcp", 10), ("kernel", 10)]);
+    assert_eq!(of("7"), [("verbs", 7), ("rud", 7), ("tcp", 7), ("kernel", 7)]);
+}
+
+#[test]
 fn an_explicit_choice_allows_nothing_else_and_tcp_is_never_taken_by_itself() {
     assert_eq!(
         TransportKind::allowed(TransportChoice::Auto, false),
@@ -63,7 +76,7 @@ fn an_explicit_choice_allows_nothing_else_and_tcp_is_never_taken_by_itself() {
 
 #[test]
 fn ports_lead_to_their_network_and_to_the_peers_they_name() {
-    let mut config = crate::config::Builder::from_environment(Default::default()).unwrap();
+    let mut config = Builder::from_environment(Environment::default()).unwrap();
     for (key, value) in [
         ("rank", "0"),
         ("size", "1"),
