@@ -22,7 +22,9 @@ use world::{LINE_LEN, MTU, OPENED, RATE, RTT, World};
 const MS: Duration = Duration::from_millis(1);
 const SEED: u64 = 7;
 /// What a session has unless it is configured (`channel_num`).
-const PATHS: u16 = 10;
+const PATHS: u16 = 64;
+/// Few, so that many links have far more of them than others.
+const FEW: u16 = 10;
 
 /// The trees that are simulated.
 fn trees() -> &'static [FatTree] {
@@ -125,7 +127,7 @@ fn permute(tree: FatTree, name: &str, paths: u16, fault: Option<(Part, Fault)>) 
 #[test]
 fn permutation_traffic_without_faults() {
     for tree in trees() {
-        for (name, paths) in [("one path", 1), ("10 paths", PATHS), ("64 paths", 64), ("256 paths", 256)] {
+        for (name, paths) in [("one path", 1), ("10 paths", FEW), ("64 paths", PATHS), ("256 paths", 256)] {
             permute(*tree, name, paths, None);
         }
     }
@@ -135,7 +137,7 @@ fn permutation_traffic_without_faults() {
 #[test]
 fn sessions_of_one_path_are_not_starved_by_those_of_ten() {
     let tree = FatTree::SMALL;
-    let mut world = World::mixed(tree, &permutation(tree, SEED), [1, PATHS], SEED);
+    let mut world = World::mixed(tree, &permutation(tree, SEED), [1, FEW], SEED);
     world.send_each(u64::MAX / 2);
     world.run(4 * MS);
     let last = rates(&mut world, 2 * MS);
@@ -153,9 +155,9 @@ fn a_core_switch_dies() {
     for tree in trees() {
         let cores = tree.aggregations * tree.cores;
         let dies = Some((Part::Switch(tree.core(1, 0)), Fault::Dead));
-        let (shares, _) = permute(*tree, "10 paths, a core switch dies", PATHS, dies);
+        let (shares, _) = permute(*tree, "10 paths, a core switch dies", FEW, dies);
         assert!(shares.after > 0.97 * shares.fair, "{shares:?}");
-        let (shares, _) = permute(*tree, "64 paths, a core switch dies", 64, dies);
+        let (shares, _) = permute(*tree, "64 paths, a core switch dies", PATHS, dies);
         assert!(shares.after > 0.97 * shares.before * (cores - 1) as f64 / cores as f64, "{shares:?}");
     }
 }
@@ -169,14 +171,19 @@ fn cable(tree: FatTree) -> Part {
 fn a_cable_flaps() {
     for tree in trees() {
         let flaps = Fault::Flaps(Duration::from_micros(300));
-        permute(*tree, "10 paths, a cable flaps", PATHS, Some((cable(*tree), flaps)));
+        for paths in [FEW, PATHS] {
+            permute(*tree, &format!("{paths} paths, a cable flaps"), paths, Some((cable(*tree), flaps)));
+        }
     }
 }
 
 #[test]
 fn a_cable_is_slow() {
     for tree in trees() {
-        permute(*tree, "10 paths, a cable at 10 Gb/s", PATHS, Some((cable(*tree), Fault::Slow(RATE / 10))));
+        let slow = Fault::Slow(RATE / 10);
+        for paths in [FEW, PATHS] {
+            permute(*tree, &format!("{paths} paths, a cable at 10 Gb/s"), paths, Some((cable(*tree), slow)));
+        }
     }
 }
 
@@ -184,11 +191,14 @@ fn a_cable_is_slow() {
 fn a_switch_corrupts() {
     for tree in trees() {
         let corrupts = (Part::Switch(tree.aggregation(1, 1)), Fault::Corrupts(0.01));
-        let (_, mut world) = permute(*tree, "10 paths, a switch corrupts 1%", PATHS, Some(corrupts));
-        // What is under way arrives. None got through, and no other was held for one.
-        world.run(MS);
-        assert_eq!(world.network.counters().corrupted, world.dropped_damaged());
-        assert!(world.dropped_damaged() > 100);
+        for paths in [FEW, PATHS] {
+            let name = format!("{paths} paths, a switch corrupts 1%");
+            let (_, mut world) = permute(*tree, &name, paths, Some(corrupts));
+            // What is under way arrives. None got through, and no other was held for one.
+            world.run(MS);
+            assert_eq!(world.network.counters().corrupted, world.dropped_damaged());
+            assert!(world.dropped_damaged() > 100);
+        }
     }
 }
 
