@@ -755,8 +755,9 @@ shouter_status_t shouter_init(const char *config_file,
 /* Joins a group given as lists: rank i of `n` is at `addresses[i]`, an IP address, and `ports[i]`, a TCP port.
  *
  * Which of them this process is, SHOUTER_RANK or RANK says; else it is the first entry whose address is this host's and whose
- * port is free. The ranks meet at rank 0's entry. `channel_num` is the number of connections in the channel to each peer; 10 is a
- * good choice. The rest comes from the environment, as in shouter_init. On success `*out` is the new group. */
+ * port is free. The ranks meet at rank 0's entry. `channel_num` is the number of connections in the channel to each peer; 0 leaves it
+ * to the key of that name, and where that is not set to the transport. The rest comes from the environment, as in shouter_init. On
+ * success `*out` is the new group. */
 shouter_status_t shouter_init_list(const char *const *addresses,
                                    const uint16_t *ports,
                                    size_t n,

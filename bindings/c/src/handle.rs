@@ -123,7 +123,8 @@ pub unsafe extern "C" fn shouter_init(config_file: *const c_char, out: *mut *mut
 ///
 /// Which of them this process is, SHOUTER_RANK or RANK says; else it is the first entry whose address is this host's and whose
 /// port is free. The ranks meet at rank 0's entry. `channel_num` is the number of connections in the channel to each peer; 0 leaves it
-/// to the key of that name, and where that is not set to the transport. The rest comes from the environment, as in shouter_init. On success `*out` is the new group.
+/// to the key of that name, and where that is not set to the transport. The rest comes from the environment, as in shouter_init. On
+/// success `*out` is the new group.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_init_list(
     addresses: *const *const c_char,
