@@ -1303,6 +1303,20 @@ fn a_bad_configuration_is_refused() {
     assert!(shouter.is_null());
 }
 
+#[test]
+fn lists_join_with_the_connections_that_are_given_or_with_as_many_as_usual() {
+    for (number, expected) in [(0, SHOUTER_OK), (256, SHOUTER_OK), (257, SHOUTER_ERROR_CONFIG)] {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut shouter = ptr::null_mut();
+        // SAFETY: one string, one port, room for a pointer.
+        let status = unsafe { shouter_init_list(&c"127.0.0.1".as_ptr(), &port, 1, number, &mut shouter) };
+        assert_eq!(status, expected, "{number}: {}", last());
+        assert_eq!(shouter.is_null(), expected != SHOUTER_OK);
+        // SAFETY: the group, or NULL; nobody else uses it.
+        assert_eq!(unsafe { shouter_finalize(shouter) }, SHOUTER_OK);
+    }
+}
+
 /// A write to a socket whose other end is closed, with C's handling of SIGPIPE: the process goes on, the mask is
 /// restored, and the signal does not come later either.
 #[test]
