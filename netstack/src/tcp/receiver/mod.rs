@@ -3,6 +3,7 @@
 
 mod ack;
 mod assembly;
+mod echo;
 mod expected;
 mod paws;
 mod pool;
@@ -15,6 +16,7 @@ use core::time::Duration;
 
 use self::ack::AckPolicy;
 use self::assembly::Assembly;
+use self::echo::Echo;
 use self::paws::Paws;
 pub use self::pool::Chunk;
 pub(crate) use self::pool::Pool;
@@ -24,9 +26,6 @@ use super::{Options, Payload};
 use crate::time::Instant;
 use crate::wire::tcp::{SackBlocks, SeqNumber, SeqRange};
 
-/// Changes of the ECN mark that wait for their acknowledgement at most.
-const MAX_MARK_CHANGES: usize = 32;
-
 /// The effect of a segment's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
@@ -34,28 +33,6 @@ pub(crate) struct Taken {
     pub(crate) readable: u32,
     /// The FIN has been reached: there will be no more.
     pub(crate) fin: bool,
-}
-
-/// How marks of congestion go back to the peer.
-#[derive(Debug, Default)]
-enum Echo {
-    /// ECN is not in use.
-    #[default]
-    Off,
-    //= RFC 3168 section 6.1.3: ECE on every acknowledgement from a marked packet until CWR.
-    Classic {
-        echo: bool,
-    },
-    //= RFC 8257 section 3.2: acknowledgements distinguish marked from unmarked bytes; when the mark changes, what came before
-    //= is acknowledged by itself.
-    Exact(Box<Exact>),
-}
-
-#[derive(Debug, Default)]
-struct Exact {
-    marked: bool,
-    /// Acknowledgements to send first: up to where, and with which mark.
-    mark_changes: Vec<(SeqNumber, bool)>,
 }
 
 /// The content of an acknowledgement.
@@ -139,11 +116,7 @@ impl Receiver {
     pub(crate) fn establish(&mut self, shift: u8, sack: bool, ecn: bool, exact: bool) {
         self.window.set_shift(shift);
         self.sack = sack;
-        self.echo = match (ecn, exact) {
-            (false, _) => Echo::Off,
-            (true, false) => Echo::Classic { echo: false },
-            (true, true) => Echo::Exact(Box::default()),
-        };
+        self.echo = Echo::new(ecn, exact);
     }
 
     /// Options changed.
@@ -250,21 +223,8 @@ impl Receiver {
     /// The mark of a segment with payload, and its CWR.
     #[inline]
     pub(crate) fn on_mark(&mut self, marked: bool, cwr: bool) {
-        match &mut self.echo {
-            Echo::Off => {}
-            Echo::Classic { echo } => *echo = marked || (*echo && !cwr),
-            Echo::Exact(exact) => {
-                if exact.marked != marked {
-                    // Only if there is something that has not been acknowledged.
-                    if self.next != self.last_ack {
-                        if exact.mark_changes.len() < MAX_MARK_CHANGES {
-                            exact.mark_changes.push((self.next, exact.marked));
-                        }
-                        self.policy.now();
-                    }
-                    exact.marked = marked;
-                }
-            }
+        if self.echo.on_mark(marked, cwr, self.next, self.last_ack) {
+            self.policy.now();
         }
     }
 
@@ -463,11 +423,7 @@ impl Receiver {
     /// The content of an acknowledgement now; moves the window.
     #[inline]
     pub(crate) fn acknowledgement(&mut self, pool: &Pool) -> Acknowledgement {
-        let ece = match &self.echo {
-            Echo::Off => false,
-            Echo::Classic { echo } => *echo,
-            Echo::Exact(exact) => exact.marked,
-        };
+        let ece = self.echo.ece();
         Acknowledgement { ack: self.next, window: self.window_field(pool), echo: self.ts_recent(), ece }
     }
 
@@ -478,8 +434,7 @@ impl Receiver {
 
     /// An acknowledgement that has to go before the others, because the ECN mark changed behind it.
     pub(crate) fn earlier(&mut self, pool: &Pool) -> Option<Acknowledgement> {
-        let Echo::Exact(exact) = &self.echo else { return None };
-        let &(ack, ece) = exact.mark_changes.first()?;
+        let (ack, ece) = self.echo.earlier()?;
         let whole = self.acknowledgement(pool);
         // The right edge is the same for all; a window that was meant for the last would draw it back.
         Some(Acknowledgement { ack, ece, window: self.window.field_from(ack), ..whole })
@@ -487,10 +442,8 @@ impl Receiver {
 
     /// The earlier acknowledgement left.
     pub(crate) fn on_earlier_sent(&mut self) {
-        if let Echo::Exact(exact) = &mut self.echo
-            && !exact.mark_changes.is_empty()
-        {
-            self.last_ack = exact.mark_changes.remove(0).0;
+        if let Some(ack) = self.echo.on_earlier_sent() {
+            self.last_ack = ack;
         }
     }
 
