@@ -47,6 +47,7 @@
 //! All unsafe code is in `sys`.
 
 mod eal;
+mod error;
 mod memory;
 mod numa;
 mod offload;
@@ -61,9 +62,10 @@ mod sys;
 mod tests;
 
 pub use eal::{Description, Eal, EalConfig, EalError};
+pub use error::PortError;
 pub use memory::{MemoryError, PortMemory, PortRegistration};
 pub use offload::Offloads;
-pub use port::{DpdkPortConfig, PayloadMode, Port, PortError};
+pub use port::{DpdkPortConfig, PayloadMode, Port};
 pub use queue::DpdkDevice;
 pub use sizes::Layout;
 pub use spec::{DeviceSpec, SpecError};

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use std::{fs, io, mem, thread};
 
 use super::DeviceSpec;
-use super::port::{PAUSE, PortError};
+use super::error::PortError;
+use super::port::PAUSE;
 use super::sys::{self, StartedPort};
 
 /// "Protocol wrong type for socket", errno(3).
