@@ -14,6 +14,10 @@ pub(super) const ONE_DOUBT: u64 = 1_000_000;
 /// So long the fate of a probe is waited for, in nanoseconds, before the next goes the same way.
 const FATE: u64 = 200_000;
 
+/// Probes that go out together at most, each on the next path. With more paths the next ones begin where these ended: a peer that has no
+/// core just now would get hundreds from each host.
+pub(super) const MOST_AT_ONCE: u16 = 16;
+
 /// A probe that was not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
@@ -30,7 +34,7 @@ impl Asked {
     /// Whether it says something of `path`.
     fn is_small_on(&self, path: u16) -> bool {
         //= rud/spec.md section 6.8, RUD-62
-        // What became of a padded one says nothing about its path.
+        // The loss of a padded one says nothing about its path.
         self.path == path && self.padded_to == 0
     }
 }
@@ -95,24 +99,24 @@ impl Asks {
     #[cold]
     pub(super) fn on_doubt(&mut self, now: u64, heard: u64) -> bool {
         //= rud/spec.md section 6.7, RUD-58
-        // The next acknowledgements are probes. If none is answered until the next doubt, or the peer has waited for long, all paths
-        // are probed at once.
+        // The next acknowledgements are probes. If none is answered until the next doubt, or the peer has waited for long, paths are
+        // probed at once.
         if self.paths == 1 || now < self.doubt_ends {
             return false;
         }
         self.doubt_ends = now.saturating_add(ONE_DOUBT);
         self.ask_until = self.doubt_ends;
         if core::mem::replace(&mut self.doubted, true) || now.saturating_sub(heard) > ONE_DOUBT {
-            self.due = self.paths;
+            self.due = self.paths.min(MOST_AT_ONCE);
             self.good = None;
         }
         true
     }
 
-    /// Nothing is acknowledged any more: each path is probed.
+    /// Nothing is acknowledged any more: paths are probed.
     pub(super) fn volley(&mut self, now: u64) {
         if self.paths != 1 {
-            self.due = self.paths;
+            self.due = self.paths.min(MOST_AT_ONCE);
             self.good = None;
             self.ask_until = now.saturating_add(ONE_DOUBT);
         }

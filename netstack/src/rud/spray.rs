@@ -120,10 +120,13 @@ impl Spray {
 
     /// The paths in use in the order of their numbers: the `number`th, counted on from the first again.
     pub(super) fn in_order(&self, number: u16) -> u16 {
-        let in_use = |path: &u16| {
-            self.health.get(usize::from(*path)).is_none_or(|health| health.standing == Standing::InUse)
-        };
+        let in_use = |path: &u16| self.is_used(*path);
         (0..self.count).filter(in_use).nth((number % self.in_use()).into()).unwrap_or(self.next)
+    }
+
+    /// Whether a path is in use.
+    pub(super) fn is_used(&self, path: u16) -> bool {
+        self.health.get(usize::from(path)).is_none_or(|health| health.standing == Standing::InUse)
     }
 
     /// The next path, whether it is in use or not.
@@ -142,8 +145,12 @@ impl Spray {
         if now < self.due_at {
             return None;
         }
-        let due = |health: &Health| matches!(health.standing, Standing::Out(at) if at <= now);
-        self.health.iter().position(due).map(|path| path as u16)
+        // The one that has been due for longest, or where little is sent some would have no turn.
+        let rests = (0..).zip(&self.health).filter_map(|(path, health)| match health.standing {
+            Standing::Out(at) if at <= now => Some((at, path)),
+            _ => None,
+        });
+        rests.min().map(|(_, path)| path)
     }
 
     /// Whether paths are left out, or until when, has changed.
@@ -225,8 +232,10 @@ impl Spray {
         self.taken = vec![path; self.slots as usize].into_boxed_slice();
     }
 
-    /// A probe tries `path`, which is left out: it is until the answer comes.
-    pub(super) fn on_trial(&mut self, now: u64, path: u16) {
+    /// A probe tries `path`, which is left out: it is until the answer comes. `turn` was the next path before, and is again: else what follows
+    /// trials would take the paths behind them alone.
+    pub(super) fn on_trial(&mut self, now: u64, path: u16, turn: u16) {
+        self.next = turn;
         if let Some(health) = self.health.get_mut(usize::from(path)) {
             health.rest(now);
             self.set_due();
@@ -274,8 +283,8 @@ impl Spray {
         health.delivered += 1;
         health.forget();
         if health.standing != Standing::InUse {
-            // It begins anew, but for its failures.
-            *health = Health { failures: health.failures, ..Health::FRESH };
+            // It begins anew, but for its failures, of which this trial is none.
+            *health = Health { failures: health.failures.saturating_sub(1), ..Health::FRESH };
             self.out -= 1;
             self.set_due();
         }

@@ -2,7 +2,7 @@
 
 use super::{Accepted, Look, Session, Settled};
 use crate::rud::api::{Clue, DatagramMeta, Disposition, RefusalReason, Sink};
-use crate::rud::asks::ONE_DOUBT;
+use crate::rud::asks::{MOST_AT_ONCE, ONE_DOUBT};
 use crate::rud::cc::{AckSample, Controller as _};
 use crate::rud::pieces::Piece;
 use crate::rud::receiver::Arrival;
@@ -208,12 +208,14 @@ impl Session {
         if header.kind == DatagramKind::Probe {
             //= rud/spec.md section 6.7
             // It waits for acknowledgements, and nothing has come for long: of its data or of ours, most gets lost. It is answered on
-            // every path.
+            // many paths. A padded one asks for something else.
             let heard = self.acks.arrivals().0;
-            let is_stuck =
-                header.base_lag != 0 && !header.ack_request && now.saturating_sub(heard) > ONE_DOUBT;
+            let is_stuck = header.base_lag != 0
+                && !header.ack_request
+                && header.payload_len == 0
+                && now.saturating_sub(heard) > ONE_DOUBT;
             let doubts = (is_stuck || self.is_unheard(&header)) && self.asks.on_doubt(now, heard);
-            let times = if doubts && is_stuck { self.spray.count() } else { 1 };
+            let times = if doubts && is_stuck { self.spray.count().min(MOST_AT_ONCE) } else { 1 };
             if header.ack_request {
                 //= rud/spec.md section 5.5, RUD-107
                 self.receiver.unreported();
@@ -224,7 +226,7 @@ impl Session {
             self.spray.on_probe_delivered(asked.path);
             if self.recovery.on_probe_answered(now, stamp, asked.sent_at) {
                 self.detect_losses(now);
-            } else if self.recovery.backoff() != 0 {
+            } else if self.recovery.backoff() != 0 && asked.padded_to == 0 {
                 self.lose_sent_until(asked.sent_at);
             }
             if let Some(finding) = self.mtu.on_answer(now, stamp, &asked) {

@@ -52,6 +52,9 @@ impl Session {
             return TransmitOutcome::Done;
         }
         self.sender.requeue(now);
+        if !self.try_path(now, emit) {
+            return TransmitOutcome::Blocked;
+        }
         let mut left = quantum;
         let mut outcome = TransmitOutcome::Done;
         while let Some(pick) = self.sender.pick()
@@ -71,9 +74,7 @@ impl Session {
             self.pace.on_sent(now, self.cc.gap(), interval);
             left -= 1;
         }
-        // What the trial acknowledges may be lost with it.
-        let is_done = self.send_reports(now, emit) && self.try_path(now, emit);
-        if is_done { outcome } else { TransmitOutcome::Blocked }
+        if self.send_reports(now, emit) { outcome } else { TransmitOutcome::Blocked }
     }
 
     /// Whether the next datagram should request an acknowledgement because nothing may follow it.
@@ -97,6 +98,10 @@ impl Session {
         let closes_window = again || self.closes_window();
         let base_lag = psn.since(self.sender.base()) as u16;
         let (sack_word, sack) = self.receiver.piggyback();
+        let path = match again {
+            true => self.spray.pick_again(slot, self.good_path(now)),
+            false => self.spray.pick_new(),
+        };
         let message = self.sender.message_mut(slot);
         let (payload, payload_crc) = message.payload(E::SEALS);
         let payload_len = payload.map_or(0, |extent| extent.len());
@@ -114,10 +119,6 @@ impl Session {
             marks: self.acks.marks() as u16,
             network_marks: self.network_marks,
             held: self.acks.held(now),
-        };
-        let path = match again {
-            true => self.spray.pick_again(slot, self.asks.good_path(now)),
-            false => self.spray.pick_new(),
         };
         let sent = match payload {
             //= rud/spec.md section 6.8, RUD-59

@@ -15,6 +15,8 @@ enum Ask {
     Size(u16),
     /// What has arrived of the data before it.
     Tail,
+    /// Whether its path, which is left out, carries the longest datagram.
+    Trial,
 }
 
 /// What probes are padded with.
@@ -44,6 +46,12 @@ impl Session {
         if self.has_probes() { self.send_probes(now, emit) } else { true }
     }
 
+    /// While paths seem to fail, one that is used and is known to deliver, if there is one.
+    #[inline]
+    pub(super) fn good_path(&self, now: u64) -> Option<u16> {
+        self.asks.good_path(now).filter(|path| self.spray.is_used(*path))
+    }
+
     /// Tries a path that is left out, if one is to be tried now; false if there is no room.
     #[inline]
     pub(super) fn try_path(&mut self, now: u64, emit: &mut impl Emit) -> bool {
@@ -53,11 +61,15 @@ impl Session {
     #[cold]
     fn send_trial(&mut self, now: u64, path: u16, emit: &mut impl Emit) -> bool {
         //= rud/spec.md section 6.7, RUD-57
-        // By a probe, for which nothing waits.
-        if emit.room() == 0 || !self.send_probe(now, path, Ask::Path, emit) {
+        // By a probe, for which nothing waits; what it acknowledges may be lost with it.
+        if self.acks.waits() || self.receiver.ack_pending() {
+            return true;
+        }
+        let turn = self.spray.in_turn();
+        if emit.room() == 0 || !self.send_probe(now, path, Ask::Trial, emit) {
             return false;
         }
-        self.spray.on_trial(now, path);
+        self.spray.on_trial(now, path, turn);
         true
     }
 
@@ -68,7 +80,7 @@ impl Session {
         if let Some(probe) = self.acks.probe()
             && self.receiver.fits_one_report()
         {
-            let path = self.asks.good_path(now).unwrap_or_else(|| self.spray.pick());
+            let path = self.good_path(now).unwrap_or_else(|| self.spray.pick());
             let held = probe.held(now);
             let header = Header { held, ..self.report_header(now, DatagramKind::Answer) };
             if !self.send_report(path, header, Some(probe.stamp), 0, emit) {
@@ -78,7 +90,7 @@ impl Session {
             self.after_report(now, path);
             return true;
         }
-        let (path, good) = (self.spray.pick(), self.asks.good_path(now));
+        let (path, good) = (self.spray.pick(), self.good_path(now));
         let asks = self.liveness.heartbeat_due() || self.asks.wants_ack(now, path);
         //= rud/spec.md section 6.7
         // While probes find out which paths deliver, the acknowledgement itself takes one that does.
@@ -137,7 +149,7 @@ impl Session {
             return true;
         };
         //= rud/spec.md section 6.4, RUD-46
-        let path = self.spray.pick_again(youngest, self.asks.good_path(now));
+        let path = self.spray.pick_again(youngest, self.good_path(now));
         let stamp = self.asks.stamp();
         if !self.send_probe(now, path, Ask::Tail, emit) {
             return false;
@@ -152,7 +164,11 @@ impl Session {
         //= rud/spec.md section 6.4, RUD-105
         let ack_request = ask == Ask::Tail;
         let header = Header { ack_request, ..self.report_header(now, DatagramKind::Probe) };
-        let padded_to = if let Ask::Size(bytes) = ask { bytes } else { 0 };
+        let padded_to = match ask {
+            Ask::Size(bytes) => bytes,
+            Ask::Trial => self.mtu.limit() as u16,
+            Ask::Path | Ask::Tail => 0,
+        };
         if !self.send_report(path, header, Some(self.asks.stamp()), padded_to.into(), emit) {
             return false;
         }

@@ -3,8 +3,9 @@ use super::*;
 /// Tries the path that is due, if one is, which arrives unless it is of `dead`; whether it tried one in vain.
 fn try_path(spray: &mut Spray, now: u64, dead: &[u16]) -> bool {
     let Some(path) = spray.trial(now) else { return false };
+    let turn = spray.in_turn();
     spray.on_sent(path);
-    spray.on_trial(now, path);
+    spray.on_trial(now, path, turn);
     let is_dead = dead.contains(&path);
     if !is_dead {
         spray.on_probe_delivered(path);
@@ -86,13 +87,33 @@ fn an_end_without_data_learns_by_probes_and_tries_again_by_them() {
     for i in 0..1_000 {
         if let Some(path) = spray.trial(i * FIRST_REST) {
             assert_eq!(path, 2);
-            spray.on_trial(i * FIRST_REST, path);
+            spray.on_trial(i * FIRST_REST, path, 0);
             trials += 1;
         }
     }
     assert!((9..=11).contains(&trials), "{trials}");
     spray.on_probe_delivered(2);
     assert_eq!(spray.out(), 0);
+}
+
+/// Where so little is sent that all paths that are left out are due each time, each has its turn.
+//= rud/spec.md section 6.7, RUD-57
+#[test]
+fn each_path_that_is_left_out_is_tried_in_turn() {
+    let mut spray = Spray::new(40, 4);
+    let dead: Vec<_> = (0..30).collect();
+    (0..3_000).for_each(|i| _ = round(&mut spray, i * 1000, &dead));
+    assert_eq!(spray.out(), 30);
+    let second = 1_000_000_000;
+    let mut tried: Vec<_> = (0..30)
+        .map(|i| {
+            let path = spray.trial((10 + 2 * i) * second).unwrap();
+            spray.on_trial((10 + 2 * i) * second, path, 0);
+            path
+        })
+        .collect();
+    tried.sort_unstable();
+    assert_eq!(tried, dead);
 }
 
 /// With one path in use, a resend stays on it, and does not go where nothing arrives.

@@ -139,6 +139,35 @@ fn where_some_paths_drop_long_datagrams_the_others_carry_them() {
     }
 }
 
+/// Trials of paths that carry nothing but short datagrams fail: long ones would be lost on those that come back.
+//= rud/spec.md section 6.7, RUD-57
+#[test]
+fn a_path_that_drops_long_datagrams_does_not_come_back_for_them() {
+    let mut world = World::with_paths(3, delayed(10_000), 10);
+    world.carries = [SHORT; 2];
+    world.narrow = vec![0, 2, 3, 5, 7, 8, 9];
+    let resent =
+        |world: &World| world.ends.iter().map(|end| end.endpoint.counters(end.id).resent).sum::<u64>();
+    let mut known = 0;
+    for round in 0..40 {
+        for end in &mut world.ends {
+            end.to_send.extend((round * 500..round * 500 + 500).map(|number| number * 5 + 2));
+        }
+        // Apart, so that trials come due between them.
+        finish(&mut world, 2_000 * MS, "the paths that carry all");
+        let rest = world.now + 50 * MS;
+        while world.now < rest {
+            world.step_until(rest);
+        }
+        if round == 9 {
+            known = resent(&world);
+        }
+    }
+    assert_exact(&world, 20_000, "all");
+    let lost = resent(&world) - known;
+    assert!(lost < 30, "{lost} of 30,000 were lost on paths that were known to drop them");
+}
+
 /// Nanoseconds that one end takes for so many full messages.
 fn time_of(world: &mut World, messages: core::ops::Range<u64>) -> u64 {
     let start = world.now;
