@@ -221,7 +221,8 @@ def test_messages_groups_and_registered_tensors(job: Job) -> None:
             pair.barrier()
         del pair; gc.collect()
 
-        ids = g.register([shouter.Tensor("a", 4), shouter.Tensor("b", 2, "int64", kind="allgather")])
+        first = [shouter.Tensor("a", 4), shouter.Tensor("b", 2, "int64", kind="allgather")]
+        ids = g.register([*first, shouter.Tensor("c", 5, kind="broadcast", root=1)])
         for step in range(3):
             g.set_step(step)
             a, b, into = np.full(4, me, np.float32), np.full(2, me), np.empty((n, 2), np.int64)
@@ -229,6 +230,9 @@ def test_messages_groups_and_registered_tensors(job: Job) -> None:
             assert works[1].wait() is a and works[0].wait() is into
             assert (a == 3).all() and (into.T == range(n)).all()
         given, taken = [me] * n, list(range(n))  # Rank r gives r elements to each.
+            c, d = np.full((2, 5), me, np.float32)
+            assert g.push(ids[2], c).wait() is c and g.push(ids[2], None, out=d).wait() is d
+            assert (c == 1).all() and (d == 1).all()
         specs = [
             shouter.Tensor("shards", dtype="int64", kind="allgather", counts=[2, 0, 5]),
             shouter.Tensor("all", dtype="int64", kind="gather", root=1, counts=[2, 0, 5]),
@@ -275,7 +279,7 @@ def test_messages_groups_and_registered_tensors(job: Job) -> None:
             lambda: g.register([specs[0]._replace(given=[1, 2, 3])]),
             lambda: g.register([specs[0]._replace(elements=7)]),
         ]
-        for wrong in (lambda: g.push(99, a), lambda: g.push(ids[0], a[:2]), *refused):
+        for wrong in (lambda: g.push(99, a), lambda: g.push(ids[0], a[:2]), lambda: g.push(ids[2], c, out=d), *refused):
             try:
                 wrong()
                 assert False

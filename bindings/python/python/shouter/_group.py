@@ -406,7 +406,9 @@ class Group:
         ])
 
     def push(self, tensor: int, array: Any, *, out: Any = None) -> Work:
-        """Starts the operation of a registered tensor on `array`, in place or into `out`."""
+        """Starts the operation of a registered tensor on `array`, in place or into `out`, as the method of its kind takes
+        them: a broadcast is in place, an allgather has an `out`.
+        """
         return self._core.push(tensor, array, out, array if out is None else out)
 
     def set_step(self, step: int) -> None:

@@ -61,6 +61,9 @@ impl Group {
         };
         let span = |buffer: &Option<Buffer>| buffer.as_ref().map_or((0, 0), |found| (found.at, found.bytes));
         let (mut from, mut into) = (span(&given), span(&taken));
+        if kind == Collective::Broadcast && given.is_some() && taken.is_some() && from != into {
+            return Err(argument(py, format!("{kind}: it is in place; give one array, without out=")));
+        }
         let counted = (&counts.0, &counts.1, dtype.size());
         self.in_place(kind, root, (&mut from, &mut into), counted, py, given.as_ref())?;
         let elements = (from.1 / dtype.size(), into.1 / dtype.size());
@@ -100,6 +103,10 @@ impl Group {
         };
         let has_all = !kind.has_root() || self.rank == root;
         let written = match (kind, *from, *into) {
+            (Collective::Broadcast, _, (0, _)) => {
+                *into = std::mem::take(from);
+                true
+            }
             (
                 Collective::AllReduce
                 | Collective::Reduce
