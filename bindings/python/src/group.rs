@@ -21,7 +21,7 @@ use crate::number::{
 };
 use crate::sys;
 use crate::wait::aside;
-use crate::work::{Returns, Work, sweep};
+use crate::work::{Returns, Work, is_in_callback, sweep};
 
 /// A tensor to be registered, from Python: name, kind, elements, type, reduction, root and counts.
 type GivenTensor = (String, String, Option<Elements>, String, String, Root, RegisteredCounts);
@@ -471,8 +471,14 @@ impl Group {
         lock(&self.group).is_none()
     }
 
-    /// Leaves the group together with all other ranks.
+    /// Leaves the group together with all other ranks. It waits for callbacks, so it is refused in one.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if is_in_callback() {
+            return Err(argument(
+                py,
+                "close waits for the callbacks of operations, and this is one; close after it",
+            ));
+        }
         let Some(mut group) = self.take() else { return Ok(()) };
         let only = loop {
             match Arc::try_unwrap(group) {

@@ -1,5 +1,6 @@
 //! Started operations.
 
+use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
@@ -12,6 +13,16 @@ use crate::wait::{SLICE, in_slices};
 
 /// Operations whose handles are gone, with the owners of their memory.
 static ORPHANS: Mutex<Vec<Flight>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// Whether this thread runs a callback of [`Work::add_done_callback`].
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a callback of [`Work::add_done_callback`] has made this call.
+pub(crate) fn is_in_callback() -> bool {
+    IN_CALLBACK.get()
+}
 
 /// An operation and the owners of its memory, which keep it in place.
 pub(crate) struct Flight {
@@ -149,10 +160,13 @@ impl Work {
         let handle = slf.unbind();
         let call = move |_| {
             Python::try_attach(|py| {
+                // A callback that drops a group runs those of that group inside it.
+                let outer = IN_CALLBACK.replace(true);
                 if let Err(error) = callback.call1(py, (&handle,)) {
                     error.write_unraisable(py, Some(callback.bind(py)));
                 }
                 drop((callback, handle));
+                IN_CALLBACK.set(outer);
             });
         };
         py.detach(|| work.on_done(call)).map_err(|error| raised(py, &error))

@@ -330,6 +330,15 @@ def test_started(job: Job) -> None:
         work.add_done_callback(lambda w: called.set() if w is work else None)
         assert called.wait(30) and work.done()
 
+        said = []
+        def closes(work):
+            try:
+                g.close()
+            except ArgumentError as why:
+                said.append(str(why))
+            called.set()
+        called.clear(); g.barrier_async().add_done_callback(closes)
+        assert called.wait(30) and "callbacks" in said[0] and not g.closed, said
         async def both():
             first, second = g.allreduce_async(np.ones(3)), g.allreduce_async(np.ones(200_000))
             a, b = await asyncio.gather(wrap(first), wrap(second))

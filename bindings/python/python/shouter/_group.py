@@ -485,7 +485,8 @@ class Group:
     def close(self) -> None:
         """Leaves the group together with all its other ranks: waits for this rank's operations, then for all ranks.
         A `recv` of another thread is under way until its message has come, which another rank may still send, or the key
-        `deadline` has passed; `shouter.abort` in place of `close` ends it at once. A second call does nothing.
+        `deadline` has passed; `shouter.abort` in place of `close` ends it at once. A second call does nothing. It
+        waits for the callbacks of operations, and raises `ArgumentError` in one.
         """
         self._core.close()
 
