@@ -29,15 +29,14 @@ def arguments(given: list[str]) -> list[str]:
     """What the program gets: a script of Python's is run by this interpreter."""
     if given[:1] != ["run"]:
         return given
-    at = (
-        given.index("--") + 1
-        if "--" in given
-        else next((i for i, word in enumerate(given) if word.endswith(".py")), len(given))
-    )
-    if at == len(given) or not given[at].endswith(".py"):
+    # The first of both: what follows a script is the script's, another "--" too.
+    at = next((i for i, word in enumerate(given) if word == "--" or word.endswith(".py")), len(given))
+    options, command = given[:at], given[at:]
+    if command[:1] == ["--"]:
+        command = command[1:]
+    if not command or not command[0].endswith(".py"):
         return given
-    options = given[:at] if "--" in given[:at] else [*given[:at], "--"]
-    return [*options, sys.executable, *given[at:]]
+    return [*options, "--", sys.executable, *command]
 
 
 def key_through_store() -> None:
