@@ -58,7 +58,7 @@ pub enum EalError {
     /// Hugepages were requested, and too few are free.
     #[error(
         "DPDK cannot start: {needed} free hugepages of 2 MiB are needed and there are {free}; as root: \
-         `sysctl vm.nr_hugepages={needed}`, or set hugepages = false"
+         `sysctl vm.nr_hugepages={needed}`, or run without them (`hugepages` off)"
     )]
     Hugepages {
         /// Pages needed.
