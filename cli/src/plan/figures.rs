@@ -78,8 +78,17 @@ pub(super) fn of(
             })?;
             return Ok(Figures { costs, source: Source::Jobs(path.clone()) });
         }
-        let costs = table(path)?.of(transport);
-        return Ok(Figures { costs, source: Source::Table(path.clone()) });
+        let table = table(path)?;
+        if !table.has(transport) {
+            return Err(CommandError::Failed(format!(
+                "{}: it has no figures for {transport}; measure them with `shouter plan --measure --transport {between} --costs {}`, \
+                 or leave out --costs",
+                path.display(),
+                path.display(),
+                between = args.transport
+            )));
+        }
+        return Ok(Figures { costs: table.of(transport), source: Source::Table(path.clone()) });
     }
     if let Some(path) = CostTable::usual_path(environment).filter(|path| path.exists()) {
         let table = table(&path)?;

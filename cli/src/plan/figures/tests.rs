@@ -28,11 +28,15 @@ fn figures_come_from_the_first_file_that_has_them() {
     std::fs::write(&tables, table.text()).unwrap();
     assert_eq!(of(&usual).unwrap().costs, with(1_111));
     table.set("rud", with(2_222));
-    std::fs::write(&tables, table.text()).unwrap();
-    assert_eq!(of(&usual).unwrap(), Figures { costs: with(2_222), source: Source::Table(tables) });
+    table.write(&tables).unwrap();
+    assert_eq!(of(&usual).unwrap(), Figures { costs: with(2_222), source: Source::Table(tables.clone()) });
 
     let named = parsed(&["--costs", jobs.to_str().unwrap()]).unwrap();
     assert_eq!(of(&named).unwrap().costs, with(1_111));
+    let of_tables = parsed(&["--costs", tables.to_str().unwrap()]).unwrap();
+    assert_eq!(of(&of_tables).unwrap().costs, with(2_222));
+    let lacking = super::of(&of_tables, &grid, "tcp", &environment).unwrap_err();
+    assert!(lacking.to_string().contains("costs.toml: it has no figures for tcp"), "{lacking}");
     let other = super::of(&named, &Grid::of_hosts(&[2, 2]).unwrap(), "rud", &environment).unwrap_err();
     assert!(other.to_string().contains("no job of 2x2 ranks over rud"), "{other}");
     std::fs::write(&jobs, "damaged").unwrap();
