@@ -20,6 +20,9 @@ pub use overrides::{OverrideError, Overrides, collective, word};
 
 mod overrides;
 
+/// The name of the number of connections in [`Plan::fields`].
+const CHANNEL_NUM: &str = "channel_num";
+
 /// An algorithm that is neither direct nor general must save one part in so many of their time: predictions are no closer than that.
 const MARGIN: u64 = 8;
 
@@ -88,12 +91,12 @@ impl Plan {
         ];
         let overrides = Collective::ALL.map(|collective| {
             let code = self.overrides.of(collective).map_or(0, |algorithm| algorithm as u8);
-            (format!("schedule of {collective}"), code.into())
+            (format!("{SCHEDULE}{collective}"), code.into())
         });
         let levels = (0..)
             .zip(self.levels.all())
             .map(|(level, size): (usize, _)| (format!("levels[{level}]"), size.into()));
-        let channel_num = channel_num.map(|number| ("channel_num".to_owned(), number.into()));
+        let channel_num = channel_num.map(|number| (CHANNEL_NUM.to_owned(), number.into()));
         channel_num
             .into_iter()
             .chain(fields.map(|(name, value)| (name.to_owned(), value)))
@@ -199,6 +202,24 @@ impl Plan {
     pub fn build(&self, algorithm: Algorithm, problem: &Problem) -> Result<Schedule, ScheduleError> {
         let grid = problem.grid.with_levels(self.levels);
         schedule::build(algorithm, &Problem { grid, ..problem.clone() }, &self.params())
+    }
+}
+
+/// The start of the names of algorithms in [`Plan::fields`].
+const SCHEDULE: &str = "schedule of ";
+
+/// A value of [`Plan::fields`] in the configuration's words, for people: an algorithm by its name. `None` is a setting that is not there.
+pub fn field_text(name: &str, value: Option<u64>) -> String {
+    let names_parts = name.starts_with(SCHEDULE) || name.starts_with("levels[");
+    match value {
+        None if name == CHANNEL_NUM => "the default (not set)".to_owned(),
+        None => "none".to_owned(),
+        Some(0) if names_parts => "none".to_owned(),
+        Some(value) => {
+            let algorithm = u8::try_from(value).ok().and_then(Algorithm::from_code);
+            let named = algorithm.filter(|_| name.starts_with(SCHEDULE));
+            named.map_or_else(|| value.to_string(), |algorithm| algorithm.name().to_owned())
+        }
     }
 }
 

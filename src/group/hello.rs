@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use shouter_reducer::plan::field_text;
 
 use super::error::JoinError;
 use crate::key::TAG_LEN;
@@ -79,16 +80,13 @@ impl Hello {
     /// The first thing on which this plan and another differ: its name, and both values.
     pub(super) fn differing(&self, other: &Self) -> Option<(String, String, String)> {
         let view = |hello: &Self, key: &str| {
-            let found = hello.plan.iter().find(|(name, _)| name == key);
-            found.map_or_else(
-                || "none".to_owned(),
-                |(_, value)| match (key, value) {
-                    // As the configuration has it.
-                    (SEALS, 0) => "off".to_owned(),
-                    (SEALS, _) => "on".to_owned(),
-                    (_, value) => value.to_string(),
-                },
-            )
+            let found = hello.plan.iter().find(|(name, _)| name == key).map(|(_, value)| *value);
+            // As the configuration has it.
+            match (key, found) {
+                (SEALS, Some(0)) => "off".to_owned(),
+                (SEALS, Some(_)) => "on".to_owned(),
+                _ => field_text(key, found),
+            }
         };
         let keys = other.plan.iter().chain(&self.plan).map(|(key, _)| key);
         let mut views = keys.map(|key| (key.clone(), view(self, key), view(other, key)));

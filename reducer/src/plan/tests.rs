@@ -42,6 +42,24 @@ fn the_number_of_connections_is_compared_where_one_is_given() {
 }
 
 #[test]
+fn values_are_told_in_the_configurations_words() {
+    for (name, value, text) in [
+        ("schedule of all-reduce", Some(Algorithm::Ring as u64), "ring"),
+        ("schedule of all-reduce", Some(0), "none"),
+        ("schedule of all-reduce", Some(200), "200"),
+        ("schedule of all-reduce", Some(258), "258"),
+        ("levels[0]", Some(2), "2"),
+        ("levels[1]", Some(0), "none"),
+        ("channel_num", Some(2), "2"),
+        ("channel_num", None, "the default (not set)"),
+        ("lanes", Some(0), "0"),
+        ("lanes", None, "none"),
+    ] {
+        assert_eq!(field_text(name, value), text, "{name} {value:?}");
+    }
+}
+
+#[test]
 fn every_figure_of_the_costs_is_in_the_digest() {
     let plan = Plan::default();
     for (name, value) in plan.costs.fields() {

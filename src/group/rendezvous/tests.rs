@@ -295,7 +295,14 @@ fn a_rank_that_disagrees_ends_the_job_for_all_with_its_name() {
             "rank 1 says that the job has 4 ranks, rank 0 says 2",
         ),
         (|hello| hello.plan[1].1 = 4, "lanes: rank 1 has 4 and rank 0 has 3"),
-        (|hello| drop(hello.plan.remove(0)), "channel_num: rank 1 has none and rank 0 has 10"),
+        (
+            |hello| drop(hello.plan.remove(0)),
+            "channel_num: rank 1 has the default (not set) and rank 0 has 10",
+        ),
+        (
+            |hello| hello.plan.push(("schedule of all-reduce".into(), 2)),
+            "schedule of all-reduce: rank 1 has ring and rank 0 has none",
+        ),
         (|hello| hello.plan.push(("depth".into(), 1)), "depth: rank 1 has 1 and rank 0 has none"),
         (|hello| hello.local_size = 1, "rank 1 cannot be where it says"),
     ] {
