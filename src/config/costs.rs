@@ -11,6 +11,7 @@
 mod cache;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use shouter_reducer::cost::Costs;
@@ -77,8 +78,16 @@ impl CostTable {
         })
     }
 
+    /// Writes the file whole, in a folder that is made if there is none; after an error it is as it was.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        cache::replace(path, &self.text(), 0o666)
+    }
+
     /// The file's text.
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let mut text = String::from("# Figures of the cost model, written by `shouter plan --measure`.\n");
         for (transport, costs) in &self.0 {
             text += &format!("\n[{transport}]\n");

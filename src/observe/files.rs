@@ -1,14 +1,30 @@
 //! New files of a rank, in a folder that other ranks and other users may write to.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+
+use serde::Serialize;
 
 use super::perfetto::{self, Trace};
 use super::timeline::TimelineError;
 
 /// Files that one process may write for one job, rank and kind.
 const MOST: u32 = 1000;
+
+/// Writes a trace to the file at `path`, which has just been opened for it.
+///
+/// # Errors
+/// [`TimelineError::Io`] if it cannot be written whole; then the file is removed.
+pub(super) fn write(file: File, path: &Path, trace: &impl Serialize) -> Result<(), TimelineError> {
+    perfetto::write(file, trace).map_err(|error| {
+        // A part of a trace is of no use. A device or a pipe stays.
+        if path.is_file() {
+            let _ = fs::remove_file(path);
+        }
+        TimelineError::Io { path: path.into(), error }
+    })
+}
 
 /// Writes a trace to a new file `KIND-JOB-rankRANK-PID.json` in a folder, with a number behind it where there is one already.
 ///
@@ -28,15 +44,7 @@ pub(super) fn write_new(
         };
         // The folder may be world-writable: nothing that is there is overwritten, and no link followed.
         match OpenOptions::new().write(true).create_new(true).open(&path) {
-            Ok(file) => {
-                return match perfetto::write(file, trace) {
-                    Ok(()) => Ok(path),
-                    Err(error) => {
-                        let _ = fs::remove_file(&path);
-                        Err(TimelineError::Io { path, error })
-                    }
-                };
-            }
+            Ok(file) => return write(file, &path, trace).map(|()| path),
             Err(error) if error.kind() == ErrorKind::AlreadyExists && number < MOST => number += 1,
             Err(error) => return Err(TimelineError::Io { path, error }),
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::read::{self, Trace};
-use super::{TimelineError, perfetto};
+use super::{TimelineError, files};
 
 /// The counts of a [`merge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,16 +20,17 @@ pub struct Merged {
     pub overwritten: u64,
 }
 
-/// Writes the events of all `files`, one of each rank, to the new file `out`: one process a rank, ordered by time.
+/// Writes the events of all files `ranks`, one of each rank, to the new file `out`: one process a rank, ordered by time.
 ///
 /// Times are those of the lowest rank's host. Ranks of one host have its clock; those of another are shifted so that the
 /// moments at which all ranks had joined coincide, which is exact to about the time of a message between the hosts.
 ///
 /// # Errors
 ///
-/// If a file cannot be read or written, is not a timeline, or repeats a rank, and if `out` is there already.
-pub fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, TimelineError> {
-    let traces = read::all(files)?;
+/// If a file cannot be read or written, is not a timeline, or repeats a rank, and if `out` is there already. Where it cannot be written whole
+/// it is removed.
+pub fn merge(ranks: &[PathBuf], out: &Path) -> Result<Merged, TimelineError> {
+    let traces = read::all(ranks)?;
     let shifts = read::shifts(&traces);
     let overwritten = traces.iter().map(|trace| trace.overwritten).sum();
     let (mut names, mut events) = (Vec::new(), Vec::new());
@@ -55,11 +56,11 @@ pub fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, TimelineError> {
         "otherData": { "ranks": merged.ranks, "overwritten": overwritten },
         "traceEvents": names,
     });
-    // One of `files` may be named in its place, as by a pattern of the shell.
+    // One of `ranks` may be named in its place, as by a pattern of the shell.
     let file = File::create_new(out).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => TimelineError::Exists { path: out.into() },
         _ => TimelineError::Io { path: out.into(), error },
     })?;
-    perfetto::write(file, &trace).map_err(TimelineError::io(out))?;
+    files::write(file, out, &trace)?;
     Ok(merged)
 }

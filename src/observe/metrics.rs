@@ -209,8 +209,10 @@ fn text(of: &MetricsOf, metrics: &[Metric]) -> io::Result<String> {
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
-    fs::write(&new, text)?;
-    fs::rename(&new, path)
+    fs::write(&new, text).and_then(|()| fs::rename(&new, path)).inspect_err(|_| {
+        // A part of it is only waste.
+        let _ = fs::remove_file(&new);
+    })
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::files;
-use super::perfetto::{self, Args, Category, Trace, TraceLine};
+use super::perfetto::{Args, Category, Trace, TraceLine};
 use crate::runtime::lock;
 use shouter_netstack::time::Instant;
 
@@ -251,10 +251,10 @@ impl Timeline {
     ///
     /// # Errors
     ///
-    /// [`TimelineError::Io`] if the file cannot be written.
+    /// [`TimelineError::Io`] if the file cannot be written; it is removed then.
     pub fn write(&self, path: &Path) -> Result<(), TimelineError> {
         let file = File::create(path).map_err(TimelineError::io(path))?;
-        perfetto::write(file, &self.trace()).map_err(TimelineError::io(path))
+        files::write(file, path, &self.trace())
     }
 
     fn trace(&self) -> Trace {

@@ -2,7 +2,7 @@
 //!
 //! The first fit is within one host, the second between two emulated ones, with the host's figures.
 
-use std::{fs, io};
+use std::io;
 
 use shouter::config::{CostTable, Environment, Levels};
 use shouter::{Collective, DType, ReduceOp};
@@ -53,10 +53,7 @@ pub(super) fn main(args: &PlanArgs) -> Result<(), CommandError> {
     let (all, off) = fit::fit(begin, &fit::NETWORK, &between);
     table.set(&args.transport, all);
     report(&args.transport, &all, off, args)?;
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    fs::write(&path, table.text())?;
+    table.write(&path).map_err(|why| CommandError::Failed(format!("{}: {why}", path.display())))?;
     if !args.json {
         stdout::print(&format!("written to {}\n", path.display()))?;
     }

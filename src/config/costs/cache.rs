@@ -150,28 +150,37 @@ impl CostCache {
         Ok(format!("# Figures of the cost model that jobs have measured while they joined.\n\n{text}"))
     }
 
-    /// Writes the file under another name and renames it, so no reader sees a part of it. Only a file is replaced, and its
-    /// folder is made.
+    /// Writes the file as [`replace`] does.
     ///
     /// # Errors
     /// The system's.
     pub fn write(&self, path: &Path) -> io::Result<()> {
-        if path.exists() && !path.is_file() {
-            return Err(io::Error::other(NO_FILE));
-        }
-        let text = self.text().map_err(io::Error::other)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        folder.map_or(Ok(()), |folder| DirBuilder::new().recursive(true).mode(0o700).create(folder))?;
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        // Processes of other containers, too, write here: a process id would not tell them apart.
-        name.push(format!(".{:016x}", OsRng.try_next_u64().map_err(io::Error::other)?));
-        let temporary = path.with_file_name(name);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| {
-            // A stale file is only waste.
-            let _ = fs::remove_file(&temporary);
-        })
+        replace(path, &self.text().map_err(io::Error::other)?, 0o600)
     }
+}
+
+/// Writes a file of this mode under another name and renames it, so no reader sees a part of it, and after an error it is as it was. Only a
+/// file is replaced, and its folder is made, for the same users.
+///
+/// # Errors
+/// The system's.
+pub(super) fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    if path.exists() && !path.is_file() {
+        return Err(io::Error::other(NO_FILE));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    // Who may read there may search.
+    let of_folder = mode | (mode & 0o444) >> 2;
+    folder.map_or(Ok(()), |folder| DirBuilder::new().recursive(true).mode(of_folder).create(folder))?;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    // Processes of other containers, too, write here: a process id would not tell them apart.
+    name.push(format!(".{:016x}", OsRng.try_next_u64().map_err(io::Error::other)?));
+    let temporary = path.with_file_name(name);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+    file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| {
+        // A stale file is only waste.
+        let _ = fs::remove_file(&temporary);
+    })
 }
 
 #[cfg(test)]

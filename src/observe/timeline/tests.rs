@@ -232,3 +232,15 @@ fn files_that_are_no_timelines_are_refused_by_name() {
     let timeline = Timeline::new(0, "a", 1);
     assert!(timeline.write(&folder.file("no/such/folder/t.json")).is_err());
 }
+
+#[test]
+fn a_file_that_cannot_be_written_whole_is_removed_and_a_device_stays() {
+    let folder = Folder::new("full");
+    let (full, path) = (Path::new("/dev/full"), folder.file("all.json"));
+    std::fs::write(&path, "").unwrap();
+    let opened = std::fs::OpenOptions::new().write(true).open(full).unwrap();
+    let error = files::write(opened, &path, &serde_json::json!({})).unwrap_err();
+    assert!(error.to_string().contains("all.json") && !path.exists(), "{error}");
+    assert!(Timeline::new(0, "a", 1).write(full).is_err());
+    assert!(full.exists());
+}

@@ -25,7 +25,7 @@ fn figures_come_from_the_first_file_that_has_them() {
     assert_eq!(of(&usual).unwrap(), Figures { costs: with(1_111), source: Source::Jobs(jobs.clone()) });
     let mut table = CostTable::default();
     table.set("kernel", with(2_222));
-    std::fs::write(&tables, table.text()).unwrap();
+    table.write(&tables).unwrap();
     assert_eq!(of(&usual).unwrap().costs, with(1_111));
     table.set("rud", with(2_222));
     table.write(&tables).unwrap();

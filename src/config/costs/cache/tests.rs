@@ -71,6 +71,7 @@ fn what_is_no_cache_is_refused() {
     fs::create_dir(&folder).unwrap();
     assert!(CostCache::read(&folder).is_err());
     assert!(CostCache::default().write(&folder).is_err());
+    assert!(crate::config::CostTable::default().write(&folder).is_err());
     fs::remove_dir_all(folder).unwrap();
 }
 
