@@ -266,12 +266,12 @@ pub(crate) fn messages(args: &MessagesArgs) -> Result<(), CommandError> {
     measure(&link, &extra, Some((PeerWorkload::Messages, &args.bytes.0, false)))
 }
 
-/// The sizes as the worker takes them, if a datagram holds each.
+/// The sizes as the worker takes them, if a packet holds each.
 fn sizes_that_fit(link: &LinkArgs, bytes: &Sizes) -> Result<String, CommandError> {
     let largest = u64::from(link.mtu) - u64::from(wire::HEADROOM);
     if let Some(size) = bytes.0.iter().find(|size| **size > largest) {
         return Err(CommandError::Usage(format!(
-            "a message of {size} bytes does not fit a datagram at MTU {}; use {largest} at most, or raise --mtu",
+            "a message of {size} bytes does not fit a packet at MTU {}; use {largest} at most, or raise --mtu",
             link.mtu
         )));
     }
