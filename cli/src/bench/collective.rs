@@ -19,7 +19,7 @@ use std::ops::RangeInclusive;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Arg, Args};
 use shouter::{Collective, Group, ReduceOp};
 
 use super::kernel::PeerWorkload;
@@ -102,6 +102,14 @@ pub(crate) struct JobArgs {
     /// Print one JSON object a line
     #[arg(long)]
     json: bool,
+}
+
+/// Takes those of [`JobArgs`] that a bench refuses out of its help.
+fn refuses(options: &[&str]) -> impl Fn(Arg) -> Arg {
+    move |option| match options.contains(&option.get_id().as_str()) {
+        true => option.hide(true),
+        false => option,
+    }
 }
 
 /// Further arguments of every collective but the barrier.

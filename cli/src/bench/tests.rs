@@ -24,6 +24,40 @@ fn collectives_are_known_by_both_spellings() {
     assert_eq!(named("all_to_all_v"), Some("alltoall_v"));
 }
 
+/// The help lists the options that a bench takes, and its defaults go together.
+#[test]
+fn no_bench_lists_an_option_that_it_refuses() {
+    use clap::Subcommand;
+    let mut command = Bench::augment_subcommands(clap::Command::new("bench"));
+    for (bench, lists, refuses) in [
+        ("allreduce", &["--ranks", "--threads", "--against", "--rounds"][..], &[][..]),
+        ("sendrecv", &["--against", "--rounds"], &["--ranks", "--threads"]),
+        ("window", &["--against", "--rounds"], &["--ranks", "--threads"]),
+        ("group", &["--against", "--rounds"], &["--ranks", "--threads"]),
+        ("incast", &["--ranks", "--against", "--rounds"], &["--threads"]),
+        ("callback", &["--hosts"], &["--ranks", "--threads", "--against", "--rounds"]),
+        ("beside", &["--ranks"], &["--threads", "--against", "--rounds"]),
+        ("step", &["--ranks"], &["--threads", "--against", "--rounds"]),
+    ] {
+        let help = command.find_subcommand_mut(bench).unwrap().render_long_help().to_string();
+        for option in lists {
+            assert!(
+                help.contains(&format!("{option} <")) || help.contains(&format!("{option}\n")),
+                "{bench}: {help}"
+            );
+        }
+        for option in refuses {
+            assert!(
+                !help.contains(&format!("{option} <")) && !help.contains(&format!("{option}\n")),
+                "{bench}: {help}"
+            );
+        }
+    }
+    let incast = command.find_subcommand("incast").unwrap();
+    let ranks = incast.get_arguments().find(|argument| argument.get_id() == "ranks").unwrap();
+    assert_eq!(ranks.get_default_values(), ["3"]);
+}
+
 #[test]
 fn seconds_are_positive_and_bounded() {
     assert_eq!(seconds("0.5"), Ok(0.5));

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 use shouter::{Collective, CollectiveCall, DType, Group, ReduceOp, TensorId, TensorSpec};
 
-use super::{JobArgs, check_job, launcher};
+use super::{JobArgs, check_job, launcher, refuses};
 use crate::bench::now;
 use crate::bench::report::{Report, ReportLine, percentiles_us};
 use crate::bench::sizes::Sizes;
@@ -20,6 +20,7 @@ const SMALL: usize = 4;
 
 /// Arguments of `shouter bench beside`.
 #[derive(Args, Clone, Debug)]
+#[command(mut_args(refuses(&["threads", "against", "rounds"])))]
 pub(crate) struct BesideArgs {
     #[command(flatten)]
     job: JobArgs,
@@ -58,9 +59,9 @@ pub(crate) struct BesideWorkerArgs {
 pub(crate) fn main(args: &BesideArgs) -> Result<(), CommandError> {
     let BesideArgs { job, bytes: Sizes(sizes), large: Sizes(large), registered } = args;
     check_job(job)?;
-    if job.threads || !job.against.is_empty() {
+    if job.threads || !job.against.is_empty() || job.rounds.is_some() {
         return Err(CommandError::Usage(
-            "all-reduces beside others are measured between processes, of shouter alone; leave out --threads and --against".into(),
+            "all-reduces beside others are measured between processes, of shouter alone, and once; leave out --threads, --against and --rounds".into(),
         ));
     }
     if let Some(bytes) = sizes.iter().chain(large).find(|bytes| **bytes == 0 || **bytes % 8 != 0) {

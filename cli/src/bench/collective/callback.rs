@@ -13,7 +13,7 @@ use clap::Args;
 use shouter::config::{Builder, ConfigError};
 use shouter::{Collective, CollectiveCall, Config, DType, Group, ReduceOp, Work};
 
-use super::{JobArgs, check_job, launcher, rounds};
+use super::{JobArgs, check_job, launcher, refuses, rounds};
 use crate::bench::now;
 use crate::bench::report::{Report, ReportLine, percentiles_us};
 use crate::bench::sizes::Sizes;
@@ -35,6 +35,7 @@ const WAYS: [&str; 4] = ["callback", "future", "thread", "wait"];
 
 /// Arguments of `shouter bench callback`.
 #[derive(Args, Clone, Debug)]
+#[command(mut_args(refuses(&["ranks", "threads", "against", "rounds"])))]
 pub(crate) struct CallbackArgs {
     #[command(flatten)]
     job: JobArgs,
@@ -77,9 +78,9 @@ pub(crate) struct CallbackWorkerArgs {
 pub(crate) fn main(args: &CallbackArgs) -> Result<(), CommandError> {
     let CallbackArgs { job, bytes: Sizes(sizes), mode, by, peer_mode, late_us } = args;
     check_job(job)?;
-    if job.ranks != 2 || job.threads || !job.against.is_empty() {
+    if job.ranks != 2 || job.threads || !job.against.is_empty() || job.rounds.is_some() {
         return Err(CommandError::Usage(
-            "callbacks are measured between two processes, of shouter alone; leave out -n, --threads and --against".into(),
+            "callbacks are measured between two processes, of shouter alone, and once; leave out -n, --threads, --against and --rounds".into(),
         ));
     }
     if let Some(bytes) = sizes.iter().find(|bytes| **bytes == 0 || *bytes % 8 != 0) {

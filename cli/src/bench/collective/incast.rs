@@ -5,7 +5,7 @@ use std::time::Instant;
 use clap::Args;
 use shouter::{Config, Exchange, Group, ReduceOp, Work};
 
-use super::{JobArgs, Measured, USUAL_ROUNDS, check_job, round, rounds};
+use super::{JobArgs, Measured, USUAL_ROUNDS, check_job, refuses, round, rounds};
 use crate::bench::kernel::PeerWorkload;
 use crate::bench::report::incast::{FEWEST, MOST, Times, WARM_UP};
 use crate::bench::report::{Report, ReportLine, Rounds};
@@ -16,6 +16,7 @@ use crate::stdout;
 
 /// Arguments of `shouter bench incast`.
 #[derive(Args, Clone, Debug)]
+#[command(mut_arg("ranks", |ranks| ranks.default_value("3")), mut_args(refuses(&["threads"])))]
 pub(crate) struct IncastArgs {
     #[command(flatten)]
     job: JobArgs,

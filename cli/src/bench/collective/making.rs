@@ -5,7 +5,7 @@ use std::time::Instant;
 use clap::Args;
 use shouter::{Config, Group, ReduceOp};
 
-use super::{JobArgs, Measured, check_job, measure, rounds};
+use super::{JobArgs, Measured, check_job, measure, refuses, rounds};
 use crate::bench::pin;
 use crate::bench::report::{ReportLine, percentiles_us};
 use crate::failure::CommandError;
@@ -21,6 +21,7 @@ const FUNCTIONS: [&str; 3] = ["split", "group", "duplicate"];
 
 /// Arguments of `shouter bench group`.
 #[derive(Args, Clone, Debug)]
+#[command(mut_args(refuses(&["ranks", "threads"])))]
 pub(crate) struct GroupArgs {
     #[command(flatten)]
     job: JobArgs,

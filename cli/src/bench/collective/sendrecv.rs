@@ -6,7 +6,7 @@ use clap::Args;
 use shouter::{Config, Group};
 
 use super::placement::{BufferPlacement, HOST_PLACEMENTS};
-use super::{JobArgs, Measured, check_job, measure, rounds};
+use super::{JobArgs, Measured, check_job, measure, refuses, rounds};
 use crate::bench::pin;
 use crate::bench::report::ReportLine;
 use crate::bench::sizes::Sizes;
@@ -21,6 +21,7 @@ const MOST: u64 = 200_000;
 
 /// Arguments of `shouter bench sendrecv`.
 #[derive(Args, Clone, Debug)]
+#[command(mut_args(refuses(&["ranks", "threads"])))]
 pub(crate) struct SendReceiveArgs {
     #[command(flatten)]
     job: JobArgs,

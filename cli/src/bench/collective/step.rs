@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use shouter::{Config, DType, Group, ReduceOp, Tensor, TensorId, TensorSpec};
 
-use super::{JobArgs, check_job, launcher, rounds};
+use super::{JobArgs, check_job, launcher, refuses, rounds};
 use crate::bench::report::{ReportLine, median, percentiles_us};
 use crate::bench::sizes::Sizes;
 use crate::bench::{patience, pin, ranks_output};
@@ -30,6 +30,7 @@ const PASSES: usize = 3;
 
 /// Arguments of `shouter bench step`.
 #[derive(Args, Clone, Debug)]
+#[command(mut_args(refuses(&["threads", "against", "rounds"])))]
 pub(crate) struct StepArgs {
     #[command(flatten)]
     job: JobArgs,
@@ -69,10 +70,9 @@ pub(crate) struct StepWorkerArgs {
 pub(crate) fn main(args: &StepArgs) -> Result<(), CommandError> {
     let StepArgs { job, model, fuse_below: Sizes(below), fuse_bytes: Sizes(bytes) } = args;
     check_job(job)?;
-    if job.threads || !job.against.is_empty() {
+    if job.threads || !job.against.is_empty() || job.rounds.is_some() {
         return Err(CommandError::Usage(
-            "a step is measured between processes, of shouter alone; leave out --threads and --against"
-                .into(),
+            "a step is measured between processes, of shouter alone, and once; leave out --threads, --against and --rounds".into(),
         ));
     }
     let (&[below], &[bytes]) = (&below[..], &bytes[..]) else {

@@ -7,7 +7,7 @@ use clap::Args;
 use shouter::{Config, Group, ReduceOp, Window, WindowMemory};
 
 use super::placement::HOST_PLACEMENTS;
-use super::{JobArgs, Measured, check_job, measure};
+use super::{JobArgs, Measured, check_job, measure, refuses};
 use crate::bench::pin;
 use crate::bench::report::ReportLine;
 use crate::bench::sizes::Sizes;
@@ -22,6 +22,7 @@ const ACTIONS: [&str; 4] = ["put", "get", "accumulate", "fetch_and_op"];
 
 /// Arguments of `shouter bench window`.
 #[derive(Args, Clone, Debug)]
+#[command(mut_args(refuses(&["ranks", "threads"])))]
 pub(crate) struct WindowArgs {
     #[command(flatten)]
     job: JobArgs,
