@@ -67,8 +67,10 @@ impl MetricsTarget {
             Self::Http(address) => {
                 let local_rank = u16::try_from(of.local_rank).ok();
                 let port = local_rank.and_then(|rank| address.port().checked_add(rank));
-                let port =
-                    port.ok_or_else(|| io::Error::other("there is no such port for this local rank"))?;
+                let port = port.ok_or_else(|| {
+                    let rank = of.local_rank;
+                    io::Error::other(format!("{address}: local rank {rank} would have a port above 65535"))
+                })?;
                 Ok(Self::Http(SocketAddr::new(address.ip(), port)))
             }
         }

@@ -30,6 +30,14 @@ fn get(address: SocketAddr, path: &str) -> String {
 }
 
 #[test]
+fn a_rank_whose_port_would_be_beyond_the_last_is_told_its_target() {
+    let target = MetricsTarget::parse("127.0.0.1:65535").unwrap();
+    assert_eq!(target.of_rank(&of()).unwrap(), target);
+    let beyond = target.of_rank(&MetricsOf { local_rank: 1, ..of() }).unwrap_err().to_string();
+    assert_eq!(beyond, "127.0.0.1:65535: local rank 1 would have a port above 65535");
+}
+
+#[test]
 fn targets_are_paths_or_addresses() {
     assert_eq!(MetricsTarget::parse("/run/x.prom"), Some(MetricsTarget::File("/run/x.prom".into())));
     let address = |text: &str| Some(MetricsTarget::Http(text.parse().unwrap()));
