@@ -1,5 +1,7 @@
 //! Which rank this process is, and the rendezvous address: from our own keys, else from a launcher's variables.
 
+use std::net::Ipv6Addr;
+
 use super::error::{ConfigError, Source};
 use super::launcher::{Launcher, LauncherStore};
 use super::layers::{Environment, Layers, Located, Raw};
@@ -309,8 +311,13 @@ fn given_host(layers: &Layers) -> Result<Option<String>, ConfigError> {
     value::text(layers, "addr", is_host)
 }
 
+/// Addresses and names, which resolvers take without a port, a path or brackets.
 fn is_host(text: &str) -> bool {
-    !text.is_empty() && !text.contains(char::is_whitespace)
+    let is_one = |part: &str| {
+        let address = part.split_once('%').map_or(part, |(address, _zone)| address);
+        address.parse::<Ipv6Addr>().is_ok() || !part.contains([':', '[', ']', '/', '%'])
+    };
+    !text.is_empty() && !text.contains(char::is_whitespace) && text.split(',').all(is_one)
 }
 
 fn given_port(layers: &Layers) -> Result<Option<u16>, ConfigError> {

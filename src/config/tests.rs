@@ -202,7 +202,10 @@ fn times_shares_and_cores_are_read() {
 
 #[test]
 fn a_wrong_value_is_named_with_its_place_and_what_would_do() {
-    let cases: [(&str, &str, &str); 23] = [
+    let cases: [(&str, &str, &str); 26] = [
+        ("SHOUTER_ADDR", "[::1]", "an IP address or a host name, without a port"),
+        ("SHOUTER_ADDR", "node7:29500", "an IP address or a host name, without a port"),
+        ("SHOUTER_ADDR", "10.0.0.1,tcp://node7", "an IP address or a host name, without a port"),
         ("SHOUTER_RANK", "one", "a rank, from 0"),
         ("SHOUTER_RANK", "-1", "a rank, from 0"),
         ("SHOUTER_SIZE", "0", "from 1 to 65536"),
