@@ -88,7 +88,7 @@ def test_collectives(job: Job) -> None:
             shouter.gather(None if me == 2 else out[own], out if me == 2 else None, 2, counts=counts if me == 2 else [])
             np.testing.assert_array_equal(out[own] if me != 2 else out, expected[own] if me != 2 else expected)
             each = np.arange(sum(counts)) + float(me)
-            shouter.reducescatter(each, counts=counts)
+            assert shouter.reducescatter(each, counts=counts) is each
             np.testing.assert_array_equal(each[own], (np.arange(sum(counts)) * n + sum(range(n)))[own])
             each = np.arange(float(sum(counts)))
             shouter.scatter(each if me == 0 else None, None if me == 0 else mine, counts=counts if me == 0 else [])
@@ -159,7 +159,8 @@ def test_types_and_arrays(job: Job) -> None:
         assert g.stats()["in_place"] >= 1
         part = x[1]; del x
         g.allreduce(part); assert (part == 1).all()
-        assert g.empty(0).shape == (0,)
+        assert g.empty(0).shape == (0,) and g.empty(np.int64(3)).shape == (3,)
+        assert g.empty(np.array([2, 3])).shape == (2, 3)
         shouter.close()
         assert (part == 1).all()  # It outlives the group.
         """,
@@ -229,10 +230,10 @@ def test_messages_groups_and_registered_tensors(job: Job) -> None:
             works = [g.push(ids[1], b, out=into), g.push(ids[0], a)]
             assert works[1].wait() is a and works[0].wait() is into
             assert (a == 3).all() and (into.T == range(n)).all()
-        given, taken = [me] * n, list(range(n))  # Rank r gives r elements to each.
             c, d = np.full((2, 5), me, np.float32)
             assert g.push(ids[2], c).wait() is c and g.push(ids[2], None, out=d).wait() is d
             assert (c == 1).all() and (d == 1).all()
+        given, taken = [me] * n, list(range(n))  # Rank r gives r elements to each.
         specs = [
             shouter.Tensor("shards", dtype="int64", kind="allgather", counts=[2, 0, 5]),
             shouter.Tensor("all", dtype="int64", kind="gather", root=1, counts=[2, 0, 5]),
@@ -329,7 +330,6 @@ def test_started(job: Job) -> None:
         work = g.allreduce_async(np.ones(3))
         work.add_done_callback(lambda w: called.set() if w is work else None)
         assert called.wait(30) and work.done()
-
         said = []
         def closes(work):
             try:
@@ -339,6 +339,7 @@ def test_started(job: Job) -> None:
             called.set()
         called.clear(); g.barrier_async().add_done_callback(closes)
         assert called.wait(30) and "callbacks" in said[0] and not g.closed, said
+
         async def both():
             first, second = g.allreduce_async(np.ones(3)), g.allreduce_async(np.ones(200_000))
             a, b = await asyncio.gather(wrap(first), wrap(second))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import weakref
 from collections.abc import Iterable, Sequence
@@ -259,11 +260,11 @@ class Group:
     ) -> Any:
         """Reduces `array`, which has a block for each rank, over all ranks, and gives each rank its block of the
         result in `out`; without that, in its block of `array`. With `counts`, the same list on all ranks, rank i
-        has counts[i] elements, and its block lies behind those of the ranks before it. Returns `out`.
+        has counts[i] elements, and its block lies behind those of the ranks before it. Returns where the result is.
         """
         kind = "reduce-scatter" if counts is None else "reduce-scatter-v"
         self._core.run(kind, array, out, op, 0, dtype, (counts, None))
-        return out
+        return array if out is None else out
 
     def reducescatter_async(
         self,
@@ -276,7 +277,7 @@ class Group:
     ) -> Work:
         """Starts `reducescatter`."""
         kind = "reduce-scatter" if counts is None else "reduce-scatter-v"
-        return self._core.begin_run(kind, array, out, op, 0, dtype, (counts, None), out)
+        return self._core.begin_run(kind, array, out, op, 0, dtype, (counts, None), array if out is None else out)
 
     def alltoall(
         self,
@@ -423,7 +424,11 @@ class Group:
         """A NumPy array of zeroes in memory that the ranks of the host share: collectives on such arrays copy
         least. Without NumPy it is a memoryview of bytes, and `shape` their number.
         """
-        lengths = [shape] if isinstance(shape, int) else list(shape)
+        given: Any = shape
+        try:
+            lengths = [operator.index(given)]
+        except TypeError:
+            lengths = [operator.index(length) for length in given]
         if any(length < 0 for length in lengths):
             raise ArgumentError(f"an array of shape {tuple(lengths)}; lengths are 0 or more")
         try:
