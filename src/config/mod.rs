@@ -6,7 +6,7 @@
 //! ```toml
 //! # shouter.toml
 //! transport = "rud"
-//! channel_num = 10
+//! deadline = "90s"
 //! heartbeat_timeout = "10s"
 //! ports = [{ device = "pci:0000:3b:00.0", address = "192.168.7.11/24", gateway = "192.168.7.1" }]
 //! ```

@@ -119,6 +119,11 @@ pub unsafe extern "C" fn shouter_init(config_file: *const c_char, out: *mut *mut
     })
 }
 
+/// The configuration of a rank in lists, with as many connections as the environment or the transport says where `channel_num` is 0.
+pub(crate) fn listed(addresses: &[IpAddr], ports: &[u16], channel_num: u32) -> Result<Config, Error> {
+    Ok(Config::from_lists(addresses, ports, (channel_num != 0).then_some(channel_num))?)
+}
+
 /// Joins a group given as lists: rank i of `n` is at `addresses[i]`, an IP address, and `ports[i]`, a TCP port.
 ///
 /// Which of them this process is, SHOUTER_RANK or RANK says; else it is the first entry whose address is this host's and whose
@@ -154,7 +159,7 @@ pub unsafe extern "C" fn shouter_init_list(
                 ))
             })?);
         }
-        let config = Config::from_lists(&names, ports, (channel_num != 0).then_some(channel_num))?;
+        let config = listed(&names, ports, channel_num)?;
         // SAFETY: not NULL; the caller promises room for a pointer.
         unsafe { join(config, out) }
     })

@@ -1305,8 +1305,13 @@ fn a_bad_configuration_is_refused() {
 
 #[test]
 fn lists_join_with_the_connections_that_are_given_or_with_as_many_as_usual() {
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for (number, configured) in [(0, None), (1, Some(1)), (256, Some(256))] {
+        let config = crate::handle::listed(&["127.0.0.1".parse().unwrap()], &[free()], number).unwrap();
+        assert_eq!(config.channel_num, configured, "{number}");
+    }
     for (number, expected) in [(0, SHOUTER_OK), (256, SHOUTER_OK), (257, SHOUTER_ERROR_CONFIG)] {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free();
         let mut shouter = ptr::null_mut();
         // SAFETY: one string, one port, room for a pointer.
         let status = unsafe { shouter_init_list(&c"127.0.0.1".as_ptr(), &port, 1, number, &mut shouter) };

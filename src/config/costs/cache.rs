@@ -5,7 +5,7 @@
 //! host = "node7"
 //! hosts = "2x8"
 //! transport = "rud"
-//! link = "virtio, MTU 9000, 10 connections"
+//! link = "virtio, MTU 9000, 64 connections"
 //! [measured.figures]
 //! latency_ns = 500
 //! ```
