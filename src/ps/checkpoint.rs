@@ -1,7 +1,8 @@
 //! A server's checkpoint: a file of safetensors with its rows of all parameters, and the optimizers' state.
 //!
 //! The tensors are `value/NAME`, `state0/NAME` and `state1/NAME`. In the metadata, `shouter` says which shards these are, and
-//! `parameter/NAME` has the shape of the whole, the optimizer and the updates so far, as JSON.
+//! `parameter/NAME` has the shape of the whole, the optimizer and the updates so far, as JSON. `crc32c` is a checksum of the other metadata
+//! and the tensors.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -10,6 +11,7 @@ use std::sync::{Arc, PoisonError};
 
 use safetensors::tensor::{SafeTensors, TensorView, serialize};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use shouter_netstack::crc::crc32c_behind;
 use shouter_reducer::dtype::DType;
 
 use super::Error;
@@ -22,8 +24,9 @@ use super::shard::{Shard, Sharding};
 use super::state::{Shards, check_new};
 
 /// The version of the form.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const SHOUTER: &str = "shouter";
+const CHECKSUM: &str = "crc32c";
 
 /// Which shards a file has.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -75,7 +78,7 @@ pub(super) fn save(shards: &Shards, plan: &Plan, own: &Own, folder: &str, number
     let about =
         About { format: FORMAT, server: own.server, servers: own.servers, sharding: plan.sharding, number };
     let json = |value: serde_json::Result<String>| value.map_err(|why| refused(&path, why));
-    let mut metadata = HashMap::from([(SHOUTER.to_owned(), json(serde_json::to_string(&about))?)]);
+    let mut metadata = BTreeMap::from([(SHOUTER.to_owned(), json(serde_json::to_string(&about))?)]);
     let all = shards.all();
     // Nobody updates a parameter until all are written.
     let held: Vec<_> = all
@@ -97,6 +100,8 @@ pub(super) fn save(shards: &Shards, plan: &Plan, own: &Own, folder: &str, number
             tensors.push((format!("state{at}/{name}"), view(parameter.state(at))?));
         }
     }
+    metadata.insert(CHECKSUM.to_owned(), checksum(&metadata, &mut tensors));
+    let metadata: HashMap<String, String> = metadata.into_iter().collect();
     let bytes = serialize(tensors, Some(metadata)).map_err(|why| refused(&path, why))?;
     drop(held);
     // Another job may save to the same folder: by the number, each file is one job's.
@@ -114,6 +119,19 @@ pub(super) fn save(shards: &Shards, plan: &Plan, own: &Own, folder: &str, number
         let _ = fs::remove_file(&new);
         refused(&path, format!("{why}; give a folder that the servers can write to"))
     })
+}
+
+/// The CRC32C of the metadata, but for itself, and of the tensors' names and data, each behind its length; in hexadecimal digits. The
+/// tensors are sorted by name.
+fn checksum(metadata: &BTreeMap<String, String>, tensors: &mut [(String, TensorView<'_>)]) -> String {
+    tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let described = metadata.iter().filter(|(key, _)| *key != CHECKSUM);
+    let described = described.flat_map(|(key, text)| [key.as_bytes(), text.as_bytes()]);
+    let data = tensors.iter().flat_map(|(name, tensor)| [name.as_bytes(), tensor.data()]);
+    let crc = described
+        .chain(data)
+        .fold(0, |crc, part| crc32c_behind(crc32c_behind(crc, &(part.len() as u64).to_le_bytes()), part));
+    format!("{crc:08x}")
 }
 
 /// A checkpoint that fits, not yet taken.
@@ -147,6 +165,9 @@ pub(super) fn read(shards: &Shards, plan: &Plan, own: &Own, folder: &str) -> Res
              sharding that it was saved with",
             about.server, about.servers, about.sharding, about.format, own.server, own.servers, plan.sharding
         )));
+    }
+    if metadata.get(CHECKSUM) != Some(&checksum(&metadata, &mut tensors.tensors())) {
+        return Err(wrong("its checksum is not that of its data; the file is damaged".into()));
     }
     let mut parameters = vec![];
     for (key, text) in &metadata {

@@ -105,13 +105,22 @@ fn a_damaged_file_is_refused() {
         fs::write(&path, &whole[..len]).unwrap();
         assert!(read(&nothing, &plan(), &own, folder.path()).is_err(), "{len} bytes of {}", whole.len());
     }
+    for at in 0..whole.len() * 8 {
+        let mut flipped = whole.clone();
+        flipped[at / 8] ^= 1 << (at % 8);
+        fs::write(&path, flipped).unwrap();
+        let error = read(&nothing, &plan(), &own, folder.path()).map(drop).unwrap_err();
+        assert!(matches!(error, Error::Checkpoint { .. }), "bit {at}: {error}");
+    }
     // Another optimizer has other tensors of state.
-    let text = String::from_utf8_lossy(&whole).into_owned();
-    assert!(text.contains("state0/w"));
-    let other = whole.windows(8).position(|bytes| bytes == b"state0/w").unwrap();
-    let mut renamed = whole.clone();
-    renamed[other..][..8].copy_from_slice(b"stateX/w");
-    fs::write(&path, renamed).unwrap();
+    let tensors = SafeTensors::deserialize(&whole).unwrap();
+    let (_, header) = SafeTensors::read_metadata(&whole).unwrap();
+    let mut metadata: BTreeMap<_, _> = header.metadata().clone().unwrap().into_iter().collect();
+    let renamed = |(name, tensor): (String, _)| (name.replace("state0", "state7"), tensor);
+    let mut tensors: Vec<_> = tensors.tensors().into_iter().map(renamed).collect();
+    metadata.insert(CHECKSUM.into(), checksum(&metadata, &mut tensors));
+    let metadata: HashMap<_, _> = metadata.into_iter().collect();
+    fs::write(&path, serialize(tensors, Some(metadata)).unwrap()).unwrap();
     let error = read(&nothing, &plan(), &own, folder.path()).map(drop).unwrap_err().to_string();
     assert!(error.contains("state0"), "{error}");
     let stranger = serialize(Vec::<(String, TensorView<'_>)>::new(), None).unwrap();
