@@ -79,6 +79,8 @@ pub struct KernelStreams {
     again: Vec<SocketId>,
     /// When to try to accept again.
     accept_at: Option<Instant>,
+    /// It was logged that a connection could not be accepted.
+    has_told: bool,
     polls: u64,
     buffer: Box<[u8]>,
     counters: DeviceCounters,
@@ -117,6 +119,7 @@ impl KernelStreams {
             sample_at: Instant::ZERO,
             again: vec![],
             accept_at: None,
+            has_told: false,
             polls: 0,
             buffer: vec![0; BUFFER].into(),
             counters: DeviceCounters::default(),
@@ -299,7 +302,13 @@ impl Streams for KernelStreams {
                 // It was there and is no more.
                 io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
                 _ => {
-                    tracing::warn!(%why, "a connection could not be accepted; it is tried again (see the limit of open files)");
+                    if !std::mem::replace(&mut self.has_told, true) {
+                        tracing::warn!(
+                            %why,
+                            "a connection could not be accepted; this is tried again and not logged again: where too many files are open, raise \
+                             that limit (ulimit -n), or lower channel_num, the connections to each other leader"
+                        );
+                    }
                     self.accept_at = Some(now + PAUSE);
                     return None;
                 }
