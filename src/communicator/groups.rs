@@ -334,6 +334,9 @@ impl Outcomes {
 }
 
 #[cfg(test)]
+mod resting;
+
+#[cfg(test)]
 mod tests {
     use std::time::Instant;
 

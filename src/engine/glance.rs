@@ -23,7 +23,7 @@ impl Engine {
         let any = up.receive(now, &mut inboxes);
         if any {
             // The caller may not poll again: messages that have come are answered, and callbacks that are due are called.
-            if self.pairwise.has_work() || self.pairwise.is_running() || !self.groups.is_empty() {
+            if self.pairwise.has_work() || self.pairwise.is_running() || self.groups.have_work() {
                 return Some(self.poll(now).or(Activity::Busy));
             }
             self.times.found(now);

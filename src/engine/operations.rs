@@ -13,6 +13,7 @@ use shouter_reducer::memory::MemoryKind;
 use shouter_reducer::transport::ExportedTensor;
 
 use super::executor_time;
+use super::submitted::marks::Mark;
 use super::submitted::{Due, Failure, Submissions, Submitted};
 use crate::channel::shm::{Announcement, NodeSegment, pack, pack_identity};
 use crate::observe::UNNAMED;
@@ -107,6 +108,13 @@ impl Operations {
             next_compare: Instant::ZERO,
             labels: None,
         }
+    }
+
+    /// None yet, of a group of some ranks. This is set when other threads submit one.
+    pub(super) fn of_some(mark: Mark) -> Self {
+        let mut operations = Self::with_capacity(0);
+        operations.submitted.mark_by(mark);
+        operations
     }
 
     /// From now on the program's names are kept, under the group's number in records. Before the first operation.

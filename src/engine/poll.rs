@@ -68,7 +68,7 @@ impl Engine {
                     self.operations.is_running() && self.run_operations(executor_time(now))
                 }
                 Posting::Pairwise => self.pairwise.poll(executor_time(now), &mut self.up),
-                Posting::Groups => !self.groups.is_empty() && self.groups.poll(now, &mut self.up),
+                Posting::Groups => self.groups.poll(now, &mut self.up),
             };
             kind = kind.next();
             if worked && !busy {

@@ -7,6 +7,8 @@
 //! The operations that come out of the queue are fused here ([`FusionQueue`]): tensors of a bucket are held until all were pushed, or a
 //! flush, which is an entry of the queue, too. So fusion follows from the order of the queue alone.
 
+pub(crate) mod marks;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -19,6 +21,7 @@ use shouter_reducer::p2p::{PostError, TransferError};
 
 use super::executor_time;
 use crate::error::{Error, Operation};
+use marks::Mark;
 
 /// Operations that may wait to be started.
 const QUEUED: usize = 1024;
@@ -144,15 +147,18 @@ pub(crate) struct Submissions {
     held: AtomicUsize,
     /// The group has ended: an operation that is started now fails.
     closed: AtomicBool,
+    /// Set when something was put in; none of the queue that each poll looks at.
+    mark: Option<Mark>,
 }
 
 impl Submissions {
-    fn new(is_closed: bool) -> Arc<Self> {
+    fn new(is_closed: bool, mark: Option<Mark>) -> Arc<Self> {
         Arc::new(Self {
             queue: ArrayQueue::new(QUEUED),
             unstarted: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
             closed: AtomicBool::new(is_closed),
+            mark,
         })
     }
 
@@ -180,7 +186,11 @@ impl Submissions {
     fn hand(&self, entry: Entry) -> bool {
         self.unstarted.fetch_add(1, Ordering::AcqRel);
         match self.queue.push(entry) {
-            Ok(()) => true,
+            Ok(()) => {
+                // Behind the entry: who finds the mark finds that, too.
+                self.mark.iter().for_each(Mark::set);
+                true
+            }
             Err(mut refused) => {
                 // Another caller has taken the slot: this one reports nothing.
                 if let Handed::Operation { due, .. } = &mut refused.handed {
@@ -231,6 +241,8 @@ impl Submissions {
 #[derive(Default)]
 pub(super) struct Submitted {
     queue: Option<Arc<Submissions>>,
+    /// Of a group of some ranks: the queue sets it.
+    mark: Option<Mark>,
     fusion: FusionQueue<Due>,
     /// Small operations before what was last taken from the queue.
     small_before: u64,
@@ -256,10 +268,15 @@ impl Drop for Submitted {
 }
 
 impl Submitted {
+    /// From now on this is set when something is put into the queue. Before the queue is made.
+    pub(super) fn mark_by(&mut self, mark: Mark) {
+        self.mark = Some(mark);
+    }
+
     /// The queue.
     pub(super) fn queue(&mut self) -> &Arc<Submissions> {
-        let is_closed = self.is_closed;
-        self.queue.get_or_insert_with(|| Submissions::new(is_closed))
+        let Self { queue, mark, is_closed, .. } = self;
+        queue.get_or_insert_with(|| Submissions::new(*is_closed, mark.clone()))
     }
 
     /// Whether nothing waits to be started. A tensor that is held for others of its bucket does not: those have to be pushed first.

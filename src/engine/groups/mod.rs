@@ -16,10 +16,11 @@
 //! beyond that a message is refused, and comes again. Nothing else can come early, as it needs the receiver's number.
 
 mod lineage;
+mod places;
 mod route;
 mod subgroup;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use shouter_netstack::time::Instant;
@@ -41,6 +42,7 @@ use crate::group::watch::Departure;
 use crate::observe::flight::Labels;
 pub(super) use lineage::Greeting;
 pub(crate) use lineage::Lineage;
+use places::Places;
 use subgroup::Subgroup;
 
 /// Groups alive at once; their places are the owners of tokens from 1 on.
@@ -77,14 +79,6 @@ pub(crate) enum MakeError {
     Executor(String),
 }
 
-/// A place for a group.
-#[derive(Default)]
-struct GroupSlot {
-    /// Groups that were there.
-    uses: u32,
-    group: Option<Box<Subgroup>>,
-}
-
 /// The messages of a rank about a group that is not made here.
 struct Early {
     src: Rank,
@@ -96,11 +90,7 @@ struct Early {
 /// The groups of some ranks.
 pub(super) struct Groups {
     /// A group's number is this place's index and one, and above that the place's uses.
-    places: Vec<GroupSlot>,
-    /// Indices of places, the one that was left first in front.
-    free: VecDeque<u32>,
-    /// Indices of places with a group.
-    alive: Vec<u32>,
+    places: Places,
     by_lineage: HashMap<Lineage, u32>,
     /// How many groups of a digest were made.
     made: HashMap<u128, u32>,
@@ -116,9 +106,7 @@ pub(super) struct Groups {
 impl Groups {
     pub(super) fn new() -> Self {
         Self {
-            places: vec![],
-            free: VecDeque::new(),
-            alive: vec![],
+            places: Places::new(),
             by_lineage: HashMap::new(),
             made: HashMap::new(),
             early: vec![],
@@ -146,19 +134,19 @@ impl Groups {
 
     /// A rank of the job has left.
     pub(super) fn departed(&mut self, rank: Rank) {
-        let Self { places, alive, .. } = self;
-        for &index in &*alive {
-            let place = places.get_mut(index as usize);
-            if let Some(group) = place.and_then(|place| place.group.as_deref_mut()) {
-                group.departed(rank);
-            }
-        }
+        self.places.each(|group| group.departed(rank));
     }
 
     /// Whether there is no group.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.alive.is_empty()
+        self.places.are_empty()
+    }
+
+    /// Whether the next poll has something to do in a group, as far as is known.
+    #[inline]
+    pub(super) fn have_work(&self) -> bool {
+        self.places.have_work()
     }
 
     /// Whether an operation is under way whose ranks meet in lanes: nothing comes by a channel then.
@@ -173,17 +161,17 @@ impl Groups {
         (id & ((1 << PLACE_BITS) - 1)).wrapping_sub(1) as usize
     }
 
-    /// The group with this number here.
+    /// The group with this number here, which may be changed.
     #[inline]
     fn group(&mut self, id: u32) -> Option<&mut Subgroup> {
-        let group = self.places.get_mut(Self::index(id))?.group.as_deref_mut()?;
-        (group.id() == id).then_some(group)
+        self.look(GroupId(id))?;
+        self.places.at(Self::index(id))
     }
 
     /// The group with this number here, to look at.
-    fn look(&self, id: GroupId) -> Option<&Subgroup> {
-        let group = self.places.get(Self::index(id.0))?.group.as_deref()?;
-        (group.id() == id.0).then_some(group)
+    #[inline]
+    fn look(&self, GroupId(id): GroupId) -> Option<&Subgroup> {
+        self.places.look(Self::index(id)).filter(|group| group.id() == id)
     }
 
     /// Makes a group of members of a parent, by what the executor of the group of all was made with.
@@ -197,25 +185,17 @@ impl Groups {
         let digest = parent.digest_of(members.ranks());
         let number = self.made.get(&digest).copied().unwrap_or(0);
         let lineage = Lineage { digest, number };
-        let index = match self.free.pop_front() {
-            Some(index) => index,
-            None if self.places.len() < MAX_GROUPS => {
-                self.places.push(GroupSlot::default());
-                self.places.len() as u32 - 1
-            }
-            None => return Err(MakeError::TooMany),
-        };
-        let Some(place) = self.places.get_mut(index as usize) else { return Err(MakeError::TooMany) };
-        let id = place.uses << PLACE_BITS | (index + 1);
-        place.uses = place.uses.wrapping_add(1);
+        let (index, uses) = self.places.take().ok_or(MakeError::TooMany)?;
+        let id = uses << PLACE_BITS | (index + 1);
         let executor = match executor(id, &members, node.as_deref(), like) {
             Ok(executor) => executor,
             Err(why) => {
-                self.free.push_back(index);
+                self.places.give_back(index);
                 return Err(MakeError::Executor(why));
             }
         };
-        let mut group = Subgroup::new((id, index + 1), lineage, (members, like.grid), (executor, node));
+        let mark = self.places.mark(index);
+        let mut group = Subgroup::new((id, index + 1), lineage, (members, like.grid), (executor, node), mark);
         if let Some((recorder, labels)) = &self.recording {
             group.record(recorder, labels.clone());
         }
@@ -227,10 +207,9 @@ impl Groups {
             }
             !is_of
         });
-        place.group = Some(Box::new(group));
+        self.places.put(index, group);
         self.made.insert(digest, number.wrapping_add(1));
         self.by_lineage.insert(lineage, id);
-        self.alive.push(index);
         Ok((GroupId(id), lineage))
     }
 
@@ -250,8 +229,7 @@ impl Groups {
     /// Nothing refers to a posted fragment of a group any more.
     #[inline]
     pub(super) fn released(&mut self, token: SendToken) {
-        let place = self.places.get_mut(token.owner().wrapping_sub(1) as usize);
-        if let Some(group) = place.and_then(|place| place.group.as_deref_mut()) {
+        if let Some(group) = self.places.at(token.owner().wrapping_sub(1) as usize) {
             group.released(token);
         }
     }
@@ -298,25 +276,22 @@ impl Groups {
         Disposition::Consumed
     }
 
-    /// One poll of all groups; whether one did something.
+    /// One poll of the groups that have something to do; whether one did something.
+    #[inline]
     pub(super) fn poll(&mut self, now: Instant, up: &mut UpChannels) -> bool {
-        let mut busy = false;
-        let Self { places, alive, by_lineage, free, wait_for_lanes, .. } = self;
-        *wait_for_lanes = false;
-        alive.retain(|&index| {
-            let Some(place) = places.get_mut(index as usize) else { return false };
-            let Some(group) = place.group.as_deref_mut() else { return false };
+        let (mut busy, mut waits_for_lanes) = (false, false);
+        let Self { places, by_lineage, .. } = self;
+        places.poll(now, |group| {
             busy |= group.poll(now, up);
-            *wait_for_lanes |= group.waits_for_lanes();
-            let closed = group.is_closed(now);
-            if closed {
+            waits_for_lanes |= group.waits_for_lanes();
+            let is_closed = group.is_closed(now);
+            if is_closed {
                 by_lineage.remove(&group.lineage());
-                place.group = None;
-                free.push_back(index);
                 busy = true;
             }
-            !closed
+            is_closed
         });
+        self.wait_for_lanes = waits_for_lanes;
         busy
     }
 
@@ -342,34 +317,27 @@ impl Groups {
         }
     }
 
-    fn living(&self) -> impl Iterator<Item = &Subgroup> {
-        self.alive.iter().filter_map(|&index| self.places.get(index as usize)?.group.as_deref())
-    }
-
     /// A rank of the job among these that a message or an access of a group waits for.
     #[cold]
     pub(super) fn awaited(&self, among: impl Fn(Rank) -> bool + Copy) -> Option<Rank> {
-        self.living().find_map(|group| group.awaited(among))
+        self.places.listed().find_map(|group| group.awaited(among))
     }
 
     /// Whether nothing is under way in any of them.
     pub(super) fn are_idle(&self) -> bool {
-        self.living().all(Subgroup::is_idle)
+        self.places.are_idle()
     }
 
     /// When the next poll is needed although nothing may arrive.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.living().filter_map(Subgroup::next_deadline).min()
+        self.places.next_deadline()
     }
 
     /// The group of all has ended, the channels refer to no memory any more, and all groups end.
     pub(super) fn end_with_all(&mut self, cause: &AbortCause) {
-        for &index in &self.alive {
-            let place = self.places.get_mut(index as usize);
-            if let Some(group) = place.and_then(|place| place.group.as_deref_mut()) {
-                group.end_with_all(cause.culprit, cause.reason.clone(), cause.seen.clone());
-            }
-        }
+        self.places.each(|group| {
+            group.end_with_all(cause.culprit, cause.reason.clone(), cause.seen.clone());
+        });
     }
 }
 
@@ -504,6 +472,18 @@ impl Engine {
     /// Whether nothing refers to the memory of a group's operations.
     pub(crate) fn is_group_at_rest(&self, id: GroupId) -> bool {
         self.groups.look(id).is_none_or(Subgroup::is_quiesced) && !self.has_tasks(Some(id))
+    }
+
+    /// How often polls have visited a group.
+    #[cfg(test)]
+    pub(crate) fn visits_of_group(&self, GroupId(id): GroupId) -> u64 {
+        self.groups.places.visits(Groups::index(id))
+    }
+
+    /// Whether the next poll visits none.
+    #[cfg(test)]
+    pub(crate) fn visits_no_group(&self) -> bool {
+        !self.groups.have_work()
     }
 }
 

@@ -32,6 +32,7 @@ use crate::engine::members::Members;
 use crate::engine::operations::Operations;
 use crate::engine::pairwise::Pairwise;
 use crate::engine::submitted::Submissions;
+use crate::engine::submitted::marks::Mark;
 use crate::engine::trace::Phases;
 use crate::observe::Timeline;
 use crate::observe::flight::Labels;
@@ -55,6 +56,7 @@ impl Subgroup {
         lineage: Lineage,
         (members, job): (Arc<Members>, Grid),
         (executor, node): (Executor, Option<Arc<NodeSegment>>),
+        mark: Mark,
     ) -> Self {
         let pairwise = Pairwise::new(id, members.own(), members.size());
         let mut peers = Peers::new((id, owner), lineage, (members, job));
@@ -65,7 +67,7 @@ impl Subgroup {
             peers,
             executor,
             pairwise,
-            operations: Operations::with_capacity(0),
+            operations: Operations::of_some(mark),
             ending: EndState::default(),
             node,
             closing: None,
@@ -193,17 +195,19 @@ impl Subgroup {
         }
     }
 
-    /// Whether a poll can do something.
+    /// Whether a poll at this time can do something, or what is under way may end by itself. Where not, nothing changes that but a call, a message,
+    /// or the [next deadline](Self::next_deadline).
     #[inline]
-    fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self, now: Instant) -> bool {
+        let time = executor_time(now);
         let ended = self.executor.aborted().is_some();
         self.operations.is_running()
             || self.peers.has_messages()
             || !self.operations.are_all_started()
             || self.pairwise.has_work()
             || self.pairwise.is_running()
-            || self.pairwise.next_deadline().is_some()
-            || self.operations.next_deadline().is_some()
+            || self.pairwise.next_deadline().is_some_and(|deadline| deadline <= time)
+            || self.operations.next_deadline().is_some_and(|deadline| deadline <= now)
             || self.ending.is_settling()
             || ended != self.ending.is_flooded()
             || !ended && self.executor.diverged().is_some()
@@ -216,7 +220,7 @@ impl Subgroup {
 
     /// One poll; whether it did something.
     pub(super) fn poll(&mut self, now: Instant, up: &mut UpChannels) -> bool {
-        if !self.is_active() {
+        if !self.is_active(now) {
             return false;
         }
         let mut busy = self.peers.greet(up);
