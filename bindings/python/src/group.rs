@@ -473,7 +473,7 @@ impl Group {
 
     /// Leaves the group together with all other ranks. It waits for callbacks, so it is refused in one.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if is_in_callback() {
+        if is_in_callback() && !self.is_closed() {
             return Err(argument(
                 py,
                 "close waits for the callbacks of operations, and this is one; close after it",

@@ -111,8 +111,8 @@ fn levels_that_differ_are_refused_with_the_level_on_every_rank() {
     for culprit in 0..3 {
         let state = on("1,1,1", "4", "nothing").with("CULPRIT", culprit).run();
         let (named, theirs, ours) = match culprit {
-            0 => (vec![1, 2], 0, 2),
-            rank => (vec![rank], 2, 0),
+            0 => (vec![1, 2], "none", "2"),
+            rank => (vec![rank], "2", "none"),
         };
         for rank in &state.ranks {
             assert_eq!(rank.code, Some(JOIN), "{state}");

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 #[cfg(test)]
 mod tests;
 
-/// Probes of the peer that may wait for their answers: those of one volley over all its paths.
+/// Probes of the peer that may wait for their answers: those of several volleys.
 const MOST_PROBES: usize = MOST_PATHS;
 
 /// Pending acknowledgements, and requests for the peer's.

@@ -49,6 +49,8 @@ pub(super) struct Asks {
     asked: VecDeque<Asked>,
     /// Probes to be sent now, each on the next path whether it is in use or not.
     due: u16,
+    /// That path.
+    due_on: u16,
     /// Until then acknowledgements are sent as probes.
     ask_until: u64,
     /// The path whose probe was answered last in that time.
@@ -66,6 +68,7 @@ impl Asks {
             newest: 0,
             asked: VecDeque::new(),
             due: 0,
+            due_on: 0,
             ask_until: 0,
             good: None,
             doubted: false,
@@ -77,6 +80,11 @@ impl Asks {
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.due != 0
+    }
+
+    /// The path of the next of them.
+    pub(super) fn due_on(&self) -> u16 {
+        self.due_on
     }
 
     /// Whether an acknowledgement on `path` is to be sent as a probe: not if the fate of one there is open.
@@ -140,6 +148,7 @@ impl Asks {
     /// One of those that are due was sent.
     pub(super) fn on_due_sent(&mut self) {
         self.due = self.due.saturating_sub(1);
+        self.due_on = (self.due_on + 1) % self.paths;
     }
 
     /// The answer with `stamp` has come.

@@ -32,6 +32,12 @@ fn trees() -> &'static [FatTree] {
     if std::env::var_os("SHOUTER_TEST_LONG").is_some() { all } else { &all[..1] }
 }
 
+/// The numbers of paths with which a part fails.
+fn spreads() -> &'static [u16] {
+    let all = &[PATHS, FEW];
+    if std::env::var_os("SHOUTER_TEST_LONG").is_some() { all } else { &all[..1] }
+}
+
 /// Compares a line with that of the committed table that begins with `name`.
 fn check(tree: FatTree, name: &str, figures: &str) {
     static TABLE: Mutex<()> = Mutex::new(());
@@ -171,8 +177,8 @@ fn cable(tree: FatTree) -> Part {
 fn a_cable_flaps() {
     for tree in trees() {
         let flaps = Fault::Flaps(Duration::from_micros(300));
-        for paths in [FEW, PATHS] {
-            permute(*tree, &format!("{paths} paths, a cable flaps"), paths, Some((cable(*tree), flaps)));
+        for paths in spreads() {
+            permute(*tree, &format!("{paths} paths, a cable flaps"), *paths, Some((cable(*tree), flaps)));
         }
     }
 }
@@ -181,8 +187,8 @@ fn a_cable_flaps() {
 fn a_cable_is_slow() {
     for tree in trees() {
         let slow = Fault::Slow(RATE / 10);
-        for paths in [FEW, PATHS] {
-            permute(*tree, &format!("{paths} paths, a cable at 10 Gb/s"), paths, Some((cable(*tree), slow)));
+        for paths in spreads() {
+            permute(*tree, &format!("{paths} paths, a cable at 10 Gb/s"), *paths, Some((cable(*tree), slow)));
         }
     }
 }
@@ -191,9 +197,9 @@ fn a_cable_is_slow() {
 fn a_switch_corrupts() {
     for tree in trees() {
         let corrupts = (Part::Switch(tree.aggregation(1, 1)), Fault::Corrupts(0.01));
-        for paths in [FEW, PATHS] {
+        for paths in spreads() {
             let name = format!("{paths} paths, a switch corrupts 1%");
-            let (_, mut world) = permute(*tree, &name, paths, Some(corrupts));
+            let (_, mut world) = permute(*tree, &name, *paths, Some(corrupts));
             // What is under way arrives. None got through, and no other was held for one.
             world.run(MS);
             assert_eq!(world.network.counters().corrupted, world.dropped_damaged());

@@ -150,7 +150,7 @@ impl CostCache {
         Ok(format!("# Figures of the cost model that jobs have measured while they joined.\n\n{text}"))
     }
 
-    /// Writes the file as [`replace`] does.
+    /// Writes the file as `replace` does.
     ///
     /// # Errors
     /// The system's.

@@ -163,10 +163,15 @@ impl Places {
             self.set_deadline(index, None);
             self.at(index as usize);
         }
+        // In the order of their places: one that rests now and then would else come behind one that never does, which takes all room to send.
+        self.listed.sort_unstable();
         let mut listed = std::mem::take(&mut self.listed);
         listed.retain(|&index| {
             let Some(place) = self.all.get_mut(index as usize) else { return false };
-            let Some(group) = place.group.as_deref_mut() else { return false };
+            let Some(group) = place.group.as_deref_mut() else {
+                place.is_listed = false;
+                return false;
+            };
             #[cfg(test)]
             {
                 place.visits += 1;

@@ -74,7 +74,9 @@ impl Session {
             self.pace.on_sent(now, self.cc.gap(), interval);
             left -= 1;
         }
-        if self.send_reports(now, emit) { outcome } else { TransmitOutcome::Blocked }
+        // An end that only acknowledges has something to acknowledge until here.
+        let is_done = self.send_reports(now, emit) && self.try_path(now, emit);
+        if is_done { outcome } else { TransmitOutcome::Blocked }
     }
 
     /// Whether the next datagram should request an acknowledgement because nothing may follow it.

@@ -123,7 +123,7 @@ impl Session {
             return false;
         }
         while self.asks.is_due() {
-            if emit.room() == 0 || !self.send_probe(now, self.spray.in_turn(), Ask::Path, emit) {
+            if emit.room() == 0 || !self.send_probe(now, self.asks.due_on(), Ask::Path, emit) {
                 return false;
             }
             self.asks.on_due_sent();

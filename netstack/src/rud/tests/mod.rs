@@ -472,6 +472,12 @@ fn paths_that_die_are_left_out_and_come_back() {
         world.dead.clear();
         let (_, out) = send(&mut world, 50_000);
         assert_eq!(out, 0, "{dead:?}");
+        // The other end only acknowledges, and tries them, too: each once in a second at least.
+        let until = world.now + 3000 * MS;
+        while world.ends[1].endpoint.counters(world.ends[1].id).paths_out != 0 {
+            assert!(world.now < until, "{dead:?}");
+            send(&mut world, 1000);
+        }
         assert_eq!(send(&mut world, 1000).0, 0, "{dead:?}");
         assert_eq!(world.ends[1].app.consumed.len() as u64, number);
         assert!(world.ends[1].app.consumed.values().all(|times| *times == 1));
