@@ -127,10 +127,10 @@ impl Endpoint {
         }
     }
 
-    /// Makes one host's ends know the same of its network: whether it marks datagrams (spec.md section 7.2). To be called before `self` has
-    /// received any.
+    /// Makes one host's ends know the same of its network: whether it marks datagrams (spec.md section 7.2).
     pub fn share_network_with(&mut self, other: &Self) {
-        self.network_marks = other.network_marks.clone();
+        let known = core::mem::replace(&mut self.network_marks, other.network_marks.clone());
+        self.network_marks.add(known.get());
     }
 
     /// Opens a session. Both ends open it on their own; there is no handshake.

@@ -196,9 +196,7 @@ impl Spray {
         // `next` may be of paths in use alone, as shares name it.
         let next = if hopeless { self.next } else { next };
         let in_turn = (next..self.count).chain(0..next);
-        let mut usable = in_turn.filter(|&path| {
-            Some(path) != other && (hopeless || self.health.get(usize::from(path)).is_none_or(in_use))
-        });
+        let mut usable = in_turn.filter(|&path| Some(path) != other && (hopeless || self.is_used(path)));
         usable.next().or(other).unwrap_or(next)
     }
 
@@ -283,7 +281,7 @@ impl Spray {
         health.delivered += 1;
         health.forget();
         if health.standing != Standing::InUse {
-            // It begins anew, but for its failures, of which this trial is none.
+            // It begins anew, but for its failures, of which a trial that is answered is none.
             *health = Health { failures: health.failures.saturating_sub(1), ..Health::FRESH };
             self.out -= 1;
             self.set_due();

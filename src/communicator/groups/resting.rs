@@ -80,7 +80,7 @@ fn polls_do_not_visit_groups_in_which_nothing_is_under_way() {
 }
 
 #[test]
-fn what_another_thread_hands_over_wakes_its_group() {
+fn what_is_started_wakes_its_group() {
     let all = ranks_on(1, 2);
     let groups = used(&all, 6);
     for (group, round) in groups.iter().zip(0..).cycle().take(60) {
@@ -106,9 +106,12 @@ fn a_deadline_wakes_a_group_that_rests() {
     let group = each(&all, |rank| rank.group_within(&[0, 1], within).unwrap());
     let sent = Instant::now();
     group[0].send(&[7u8; 4], 1, 3).unwrap();
-    let deadline = all[0].drive.with(|engine| engine.next_deadline()).unwrap();
-    assert!(deadline.is_some_and(|at| at <= Clock.now() + within));
     rest(&all);
+    let deadline = all[0].drive.with(|engine| engine.next_deadline_of_groups()).unwrap();
+    assert!(
+        deadline.is_some_and(|at| at > Clock.now() && at <= Clock.now() + within),
+        "a thread that sleeps wakes then"
+    );
     let before = visits(&group[0]);
     while visits(&group[0]) == before {
         assert!(sent.elapsed() < PATIENCE, "the deadline has passed");

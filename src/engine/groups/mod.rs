@@ -480,6 +480,12 @@ impl Engine {
         self.groups.places.visits(Groups::index(id))
     }
 
+    /// When the next poll is needed for a group.
+    #[cfg(test)]
+    pub(crate) fn next_deadline_of_groups(&self) -> Option<Instant> {
+        self.groups.next_deadline()
+    }
+
     /// Whether the next poll visits none.
     #[cfg(test)]
     pub(crate) fn visits_no_group(&self) -> bool {
