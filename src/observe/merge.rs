@@ -20,7 +20,7 @@ pub struct Merged {
     pub overwritten: u64,
 }
 
-/// Writes the events of all files `ranks`, one of each rank, to the new file `out`: one process a rank, ordered by time.
+/// Writes the events of the files in `ranks`, one of each rank, to the new file `out`: one process a rank, ordered by time.
 ///
 /// Times are those of the lowest rank's host. Ranks of one host have its clock; those of another are shifted so that the
 /// moments at which all ranks had joined coincide, which is exact to about the time of a message between the hosts.

@@ -251,7 +251,7 @@ impl Timeline {
     ///
     /// # Errors
     ///
-    /// [`TimelineError::Io`] if the file cannot be written; it is removed then.
+    /// [`TimelineError::Io`] if the file cannot be opened, or not be written whole: then it is removed.
     pub fn write(&self, path: &Path) -> Result<(), TimelineError> {
         let file = File::create(path).map_err(TimelineError::io(path))?;
         files::write(file, path, &self.trace())

@@ -161,8 +161,8 @@ pub(super) fn read(shards: &Shards, plan: &Plan, own: &Own, folder: &str) -> Res
     };
     if about != due {
         return Err(wrong(format!(
-            "it is of server {} of {}, {:?}, form {}, and this is server {} of {}, {:?}, form {FORMAT}; restore with the servers and the \
-             sharding that it was saved with",
+            "it is of server {} of {}, {:?}, form {}, and this is server {} of {}, {:?}, form {FORMAT}; restore with the servers, the \
+             sharding and, for its form, the release that it was saved with",
             about.server, about.servers, about.sharding, about.format, own.server, own.servers, plan.sharding
         )));
     }
