@@ -11,7 +11,7 @@ use shouter_reducer::p2p::{Direction, PostError, TransferError};
 use super::drive::{OperationFailure, RankEngine};
 use super::outcomes::Outcomes;
 use super::table::Entry;
-use crate::error::{Call, Error, Operation, Reason, Views};
+use crate::error::{Call, Error, Operation, Views};
 use crate::runtime::Driver;
 
 impl Outcomes {
@@ -86,16 +86,23 @@ impl Outcomes {
         Error::diverged(call, Some(divergence.rank.0), self.views(&divergence), text)
     }
 
+    /// The group has ended under an operation. The rank whose deadline passes first tells the others, whose operation has waited for the same
+    /// rank as long.
+    #[cold]
+    pub(super) fn ended(&self, call: Call, cause: &AbortCause, text: String) -> Error {
+        match &cause.reason {
+            AbortReason::Late if cause.culprit != self.rank => {
+                Error::deadline(call, vec![cause.culprit.0], self.deadline, text)
+            }
+            _ => Error::ended_by(call, cause, text),
+        }
+    }
+
     /// The group has ended under a small operation.
     #[cold]
-    pub(super) fn aborted(cause: &AbortCause, view: &View, step: u64) -> Error {
+    pub(super) fn aborted(&self, cause: &AbortCause, view: &View, step: u64) -> Error {
         let text = format!("{view} at step {step} was given up: {cause}");
-        Error::peer_failed(
-            Self::unnamed_call(&view.shape, step),
-            cause.culprit.0,
-            Reason::from(&cause.reason),
-            text,
-        )
+        self.ended(Self::unnamed_call(&view.shape, step), cause, text)
     }
 
     /// A small operation waits for a rank longer than it may.
@@ -205,7 +212,7 @@ impl Outcomes {
                     }
                     Error::diverged(call, Some(end.culprit.0), views, text)
                 }
-                why => Error::peer_failed(call, end.culprit.0, why.into(), text),
+                _ => self.ended(call, end, text),
             },
             OpError::Accelerator { .. } | OpError::InUse { .. } => Error::accelerator_under(call, text),
         };
@@ -264,7 +271,7 @@ impl Outcomes {
             }
             TransferError::GivenUp { peer, .. } => Error::deadline(call, vec![peer.0], self.deadline, text),
             TransferError::Cancelled { .. } => Error::Argument(text),
-            TransferError::Aborted { cause, .. } => Error::ended_by(call, cause, text),
+            TransferError::Aborted { cause, .. } => self.ended(call, cause, text),
         }
     }
 }

@@ -9,8 +9,8 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use crate::ranks::{
-    CONFIG, DEADLINE, Gates, HEARTBEAT, JOIN, Job, MISMATCH, PEER_FAILED, Play, RankState, State, await_gate,
-    end, job, names_only, parameter, play, run_all, scenario, side_by_side, tell,
+    CONFIG, DEADLINE, Gates, HEARTBEAT, JOIN, Job, MISMATCH, Play, RankState, State, await_gate, end, job,
+    names_only, parameter, play, run_all, scenario, side_by_side, tell,
 };
 use shouter::config::Builder;
 use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec, Work};
@@ -616,10 +616,10 @@ fn an_operation_that_a_rank_never_calls_ends_at_its_deadline() {
     });
     for (state, (_, _, rank, _)) in run_all(plans).iter().zip(cases) {
         for survivor in state.others(rank) {
-            assert!(matches!(survivor.code, Some(DEADLINE | PEER_FAILED)), "{state}");
+            // Some have heard of it from the one whose deadline passed first.
+            assert_eq!(survivor.code, Some(DEADLINE), "{state}");
             assert!(names_only(survivor.error(), rank) && survivor.error().contains("all-reduce"), "{state}");
         }
-        assert!(state.ranks.iter().any(|rank| rank.code == Some(DEADLINE)), "{state}");
     }
 }
 

@@ -79,18 +79,24 @@ impl Executor {
             return true;
         }
         // The rank waited for may itself wait for another rank, and would be the wrong culprit. A rank of this node that has not
-        // started the operation is the culprit; if there is none, ranks nearer to the cause are given time to name it.
+        // started the operation is the culprit, else one from which nothing of it has come; where there is none, ranks nearer to the cause are
+        // given time to name it.
         let started = |other: &Rank| {
-            let node = node.filter(|_| grid.node_of(*other) == grid.node_of(rank))?;
-            node.has_started(grid.local_of(*other), seq)
+            let node = node.filter(|_| grid.node_of(*other) == grid.node_of(rank));
+            let says = node.and_then(|node| node.has_started(grid.local_of(*other), seq));
+            says.or_else(|| op.has_received_from(*other).then_some(true))
         };
-        let absent: Vec<Rank> =
-            missing.iter().copied().filter(|other| started(other) == Some(false)).collect();
+        let those = |is: fn(Option<bool>) -> bool| -> Vec<Rank> {
+            missing.iter().copied().filter(|other| is(started(other))).collect()
+        };
+        let (absent, silent) =
+            (those(|started| started == Some(false)), those(|started| started != Some(true)));
         let known = node.is_some_and(|node| node.has_started(grid.local_of(rank), seq).is_some());
-        if absent.is_empty() && known && self.ring.edit(seq, |op| op.extend_deadline(now)) {
+        let others_know = absent.is_empty() && (known || silent.is_empty());
+        if others_know && self.ring.edit(seq, |op| op.extend_deadline(now)) {
             return true;
         }
-        let missing = if absent.is_empty() { missing } else { absent };
+        let missing = [absent, silent].into_iter().find(|ranks| !ranks.is_empty()).unwrap_or(missing);
         let culprit = missing.first().copied().unwrap_or(self.config.rank);
         self.fail(seq, |subject| OpError::Deadline { subject, missing });
         self.abort(culprit, AbortReason::Late);

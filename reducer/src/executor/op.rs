@@ -252,6 +252,18 @@ impl Op {
         true
     }
 
+    /// Whether a whole message of it has come from a rank, which has started it then.
+    pub(super) fn has_received_from(&self, rank: Rank) -> bool {
+        let Some(schedule) = &self.schedule else { return false };
+        schedule.steps.iter().zip(self.steps.iter()).any(|(step, state)| {
+            let from = match step.action {
+                Action::Receive { from, .. } | Action::ReceiveReduce { from, .. } => Some(from),
+                _ => None,
+            };
+            state.done && from == Some(rank)
+        })
+    }
+
     /// Its steps; those that it would run with tensors that are not shared, before they are chosen.
     #[inline]
     pub(super) fn schedule(&self) -> Option<&Arc<Schedule>> {

@@ -636,6 +636,33 @@ fn who_called_first_waits_for_those_who_called_later_to_name_the_culprit() {
     assert_eq!(missing(&group, 1), [Rank(0)]);
 }
 
+/// Ranks that know of each other by messages alone: one that has sent something of the operation has started it, and waits as well.
+#[test]
+fn who_has_sent_something_is_not_named_at_the_deadline() {
+    for ranks in 2..8 {
+        for absent in 0..ranks {
+            let mut group = Group::new(1, Grid::new(ranks, 1).unwrap(), Faults::default(), |_| {});
+            let buffers: Vec<_> = (0..ranks).map(|_| filled(1000, 1)).collect();
+            let others = || (0..ranks).filter(|rank| *rank != absent).map(|rank| rank as usize);
+            for rank in others() {
+                let request = group.request(Rank(rank as u32), Algorithm::Direct, sum(1000), &buffers[rank]);
+                group.start(rank, Request { deadline: Duration::from_nanos(1000), ..request }).unwrap();
+            }
+            group.drain();
+            group.now = Duration::from_nanos(1001);
+            others().for_each(|rank| drop(group.poll(rank)));
+            for rank in others() {
+                match &group.completed[rank][0].result {
+                    Err(OpError::Deadline { missing, .. }) => {
+                        assert_eq!(*missing, [Rank(absent)], "of {ranks}")
+                    }
+                    other => panic!("{ranks} without {absent}: {other:?}"),
+                }
+            }
+        }
+    }
+}
+
 /// Three ranks of one node, and an operation for which the tensors of `shared` ranks are shared.
 fn on_one_node(shared: std::ops::Range<u32>) -> (Group, Vec<Buffer>, Vec<Request>) {
     let group = Group::new(1, Grid::new(3, 3).unwrap(), Faults::default(), |_| {});

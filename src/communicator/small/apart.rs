@@ -10,7 +10,6 @@ use shouter_reducer::header::View;
 use super::{Cells, SmallCall, cause, diverged};
 use crate::channel::shm::unpack_small;
 use crate::communicator::Group;
-use crate::communicator::outcomes::Outcomes;
 use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small, started_instead};
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock};
@@ -101,7 +100,7 @@ impl Cells {
             }
         }
         if let Some(abort) = aborted {
-            return Err(Outcomes::aborted(&cause(group, &self.segment, abort), &call.view(), step));
+            return Err(group.outcomes.aborted(&cause(group, &self.segment, abort), &call.view(), step));
         }
         if waited > group.deadline {
             // Else the others would name this rank, which leaves, as the cause.
