@@ -117,6 +117,28 @@ def a_barrier_that_names_who_is_missing():
     dist.barrier()
 
 
+def a_barrier_that_failed_leaves_nothing_under_way():
+    if not BY_DEVICE:
+        return "monitored_barrier of this PyTorch takes no backend but gloo"
+    every = dist.new_group()
+    if rank() == 0:
+        refused(lambda: dist.monitored_barrier(every, timeout=timedelta(seconds=0.2)), "monitored_barrier", error=shouter.torch.Deadline)
+    dist.barrier()
+    # A rank that leaves in the middle of a receive ends the group for the others.
+    if rank() == 0:
+        dist.destroy_process_group(every)
+    dist.barrier()
+    if rank() == 1:
+        dist.send(torch.ones(2), 2, every)
+    elif rank() == 2:
+        received = torch.zeros(2)
+        dist.recv(received, 1, every)
+        same(received, torch.ones(2))
+    dist.barrier()
+    if rank() > 0:
+        dist.destroy_process_group(every)
+
+
 CHECKS = [
     sends_and_receives,
     tags_in_any_order,
@@ -125,4 +147,5 @@ CHECKS = [
     works_are_tested,
     sizes_that_differ,
     a_barrier_that_names_who_is_missing,
+    a_barrier_that_failed_leaves_nothing_under_way,
 ]

@@ -102,13 +102,20 @@ impl Work {
     /// goes on.
     pub(crate) fn block(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.wait(py, None).inspect_err(|_| {
-            if !self.work.cancel().unwrap_or(false) {
-                return;
-            }
+            // The signal's exception is the one to be raised.
+            let _ = self.cancel_receive();
+        })
+    }
+
+    /// Cancels a receive that no message was matched with; whether there was one. Then its memory is free.
+    fn cancel_receive(&self) -> Result<bool, Error> {
+        let cancelled = self.work.cancel()?;
+        if cancelled {
             // It has ended now.
             let ended = self.work.wait(Some(SLICE));
             self.settle(&ended);
-        })
+        }
+        Ok(cancelled)
     }
 
     /// Waits until the operation has ended.
@@ -151,6 +158,12 @@ impl Work {
     fn exception(&self, py: Python<'_>) -> Option<PyErr> {
         let ended = py.detach(|| self.work.test());
         ended.and_then(Result::err).map(|error| raised(py, &error))
+    }
+
+    /// Cancels a started receive that no message was matched with: it ends with `ArgumentError`. False where it was too late, and for other
+    /// kinds, which go on.
+    fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
+        py.detach(|| self.cancel_receive()).map_err(|error| raised(py, &error))
     }
 
     /// Calls `callback` with this handle on a thread of the library when the operation has ended; soon, if it has.

@@ -190,6 +190,48 @@ def test_another_thread_ends_a_call_that_waits(job: Job) -> None:
     )
 
 
+def test_a_receive_is_cancelled_as_long_as_nothing_has_come(job: Job) -> None:
+    job(
+        2,
+        """
+        import sys
+
+        g = shouter.init(deadline="60s")
+        if g.rank == 0:
+            x = np.zeros(3)
+            before = sys.getrefcount(x)
+            work = g.recv_async(x, 1, 5)
+            try:
+                work.wait(0.01); assert False
+            except shouter.Timeout:
+                pass
+            assert work.cancel() and work.done() and not work.cancel()
+            assert sys.getrefcount(x) == before, "its memory is kept"
+            try:
+                work.wait(); assert False
+            except shouter.ArgumentError as why:
+                assert "cancelled" in str(why), why
+            # A message and a collective that are over, or are none of the kind, go on.
+            g.barrier()
+            work = g.recv_async(x, 1, 6)
+            assert work.wait(30).count == 3 and not work.cancel()
+            work = g.barrier_async()
+            assert not work.cancel()
+            g.send(np.ones(1), 1)
+            work.wait(30)
+            # That of the cancelled one's tag is received by the next.
+            assert g.recv(x, 1, 5).source == 1 and (x == 5).all()
+        else:
+            g.barrier()
+            g.send(np.full(3, 6.0), 0, 6)
+            g.recv(np.zeros(1), 0)
+            g.barrier()
+            g.send(np.full(3, 5.0), 0, 5)
+        g.close()
+        """,
+    )
+
+
 def test_close_waits_for_a_recv_of_another_thread(job: Job) -> None:
     job(
         2,

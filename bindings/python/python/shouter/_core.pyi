@@ -26,6 +26,10 @@ class Work:
     def exception(self) -> BaseException | None:
         """The exception with which it has ended; None where it has ended well, and while it is under way."""
 
+    def cancel(self) -> bool:
+        """Cancels a started receive that no message was matched with: it ends with `shouter.ArgumentError`, and its array is free. False where
+        it was too late, and for other kinds, which go on."""
+
     def add_done_callback(self, callback: Callable[[Work], object]) -> None:
         """Has a thread of the library call `callback` with this handle when it has ended; soon, where it has."""
 

@@ -431,10 +431,17 @@ class Operations:
 
     def _await(self, peer: int, tag: int, until: float, text: str) -> None:
         """Waits for an empty message."""
+        message = self.core.start_recv(0, 0, "uint8", peer, tag)
         try:
-            self.core.start_recv(0, 0, "uint8", peer, tag).wait(max(0.0, until - monotonic()))
-        except Timeout:
-            raise Deadline(f"monitored_barrier: {text}", rank=peer, reason="late", missing=[peer], operation="barrier") from None
+            try:
+                message.wait(max(0.0, until - monotonic()))
+            except Timeout:
+                # Else it would be under way until the end.
+                if message.cancel():
+                    raise Deadline(f"monitored_barrier: {text}", rank=peer, reason="late", missing=[peer], operation="barrier") from None
+                message.wait()
+        except Deadline:
+            raise
         except ShouterError as error:
             raise raised(error) from None
 
