@@ -62,7 +62,7 @@ pub const KEYS: &[KeySpec] = &[
     ),
     key(
         "addr",
-        "an IP address or a host name, without a port, or several with commas between, which are tried in turn",
+        "an IP address or a host name, without a port and brackets, or several with commas between, which are tried in turn",
         "found through PMI, or torchrun's MASTER_ADDR, else 127.0.0.1 when all ranks are on one host",
         "where rank 0 listens during set-up",
     ),

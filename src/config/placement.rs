@@ -106,9 +106,11 @@ pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<RankPl
     let values = [&size, &local_size].map(|number| number.as_ref().map(|number| number.value));
     let on_one_host = alone || values[0].is_some() && values[0] == values[1];
     // A job of one rank has no rendezvous.
-    let of_launcher = || launcher.host(environment).filter(|host| is_host(host));
-    let loopback = || on_one_host.then(|| "127.0.0.1".to_owned());
-    let host = given_host(layers)?.or_else(of_launcher).or_else(loopback);
+    let host = match given_host(layers)? {
+        None if !alone => launchers_host(launcher, environment)?,
+        given => given,
+    };
+    let host = host.or_else(|| on_one_host.then(|| "127.0.0.1".to_owned()));
     let port = match given_port(layers)? {
         Some(port) => Some(port),
         None => launcher.port(environment)?.or(alone.then_some(0)),
@@ -309,6 +311,17 @@ fn check(
 /// The host on which rank 0 listens, where a key gives it.
 fn given_host(layers: &Layers) -> Result<Option<String>, ConfigError> {
     value::text(layers, "addr", is_host)
+}
+
+/// The host on which rank 0 listens, where the launcher's variables give it.
+fn launchers_host(launcher: Launcher, environment: &Environment) -> Result<Option<String>, ConfigError> {
+    match launcher.host(environment) {
+        Some((variable, host)) if !is_host(&host) => {
+            let source = Source::Environment(variable.into());
+            Err(value::wrong("addr", &Located { raw: Raw::Text(host), source }))
+        }
+        given => Ok(given.map(|(_, host)| host)),
+    }
 }
 
 /// Addresses and names, which resolvers take without a port, a path or brackets.

@@ -91,6 +91,33 @@ fn torchrun_is_understood_and_its_port_is_left_alone() {
     assert_eq!((config.rank, config.local_rank, config.rendezvous.port), (6, 2, 7000));
 }
 
+/// What rank 0's host cannot be is no reason to look for it elsewhere, such as on this host.
+#[test]
+fn a_launchers_address_that_cannot_be_one_is_refused_by_its_name() {
+    for local in ["1", "2"] {
+        let with = |addr, port| {
+            let rank = [("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", local)];
+            build(
+                &[&rank[..], &[("MASTER_ADDR", addr), ("MASTER_PORT", port), ("SHOUTER_KEY", KEY)]].concat(),
+            )
+        };
+        for addr in ["head:29500", "[::1]", "[::1]:29500", "tcp://head", "a b"] {
+            let parts =
+                ["environment variable MASTER_ADDR", "`addr` cannot be", addr, "without a port and brackets"];
+            says(with(addr, "29500"), &parts);
+        }
+        for port in ["0", "65535", "-1", "29500x", "tcp"] {
+            says(with("head", port), &["environment variable MASTER_PORT", "`port` cannot be", port]);
+        }
+        for addr in ["::1", "fe80::1%eth0", "10.0.0.1", "head", "head,10.0.0.1"] {
+            assert_eq!(with(addr, "29500").unwrap().rendezvous.host, addr);
+        }
+    }
+    // A job of one rank meets nobody.
+    let alone = [("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "[::1]"), ("MASTER_PORT", "29500")];
+    assert!(build(&alone).is_ok());
+}
+
 #[test]
 fn a_single_rank_needs_neither_key_nor_meeting() {
     let config = build(&[("SHOUTER_RANK", "0"), ("SHOUTER_SIZE", "1")]).unwrap();

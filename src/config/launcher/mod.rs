@@ -153,11 +153,13 @@ impl Launcher {
         }
     }
 
-    /// Rank 0's host.
-    pub(super) fn host(self, environment: &Environment) -> Option<String> {
+    /// Rank 0's host, and the variable that says it.
+    pub(super) fn host(self, environment: &Environment) -> Option<(&'static str, String)> {
         match self {
             Self::Slurm => slurm::first_host(environment),
-            Self::Kubernetes | Self::Torch => environment.get("MASTER_ADDR").map(str::to_owned),
+            Self::Kubernetes | Self::Torch => {
+                environment.get("MASTER_ADDR").map(|host| ("MASTER_ADDR", host.to_owned()))
+            }
             Self::OpenMpi | Self::Pmi1 => None,
         }
     }
@@ -168,12 +170,13 @@ impl Launcher {
             (Self::Slurm, _) => Ok(slurm::port(environment)),
             (Self::Kubernetes, None) => Ok(Some(KUBERNETES_PORT)),
             (Self::Kubernetes | Self::Torch, Some(text)) => {
-                let port = text.trim().parse::<u16>().ok().and_then(|port| port.checked_add(1));
+                let port = text.trim().parse::<u16>().ok().filter(|port| *port > 0);
+                let port = port.and_then(|port| port.checked_add(1));
                 Ok(Some(port.ok_or_else(|| ConfigError::Value {
                     key: "port".into(),
                     source_of: Source::Environment("MASTER_PORT".into()),
                     found: format!("one more than {text:?}"),
-                    allowed: "a TCP port, from 1 to 65535; set SHOUTER_PORT".into(),
+                    allowed: "a TCP port above another one, from 2 to 65535; set SHOUTER_PORT".into(),
                 })?))
             }
             _ => Ok(None),

@@ -23,10 +23,11 @@ pub(super) fn tasks_here(environment: &Environment) -> Option<u32> {
     None
 }
 
-/// The first host of the step, where rank 0 runs.
-pub(super) fn first_host(environment: &Environment) -> Option<String> {
-    let list = environment.get("SLURM_STEP_NODELIST").or_else(|| environment.get("SLURM_JOB_NODELIST"))?;
-    first_of(list)
+/// The first host of the step, where rank 0 runs, and the variable that says it.
+pub(super) fn first_host(environment: &Environment) -> Option<(&'static str, String)> {
+    let lists = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"];
+    let (variable, list) = lists.into_iter().find_map(|name| Some((name, environment.get(name)?)))?;
+    Some((variable, first_of(list)?))
 }
 
 /// The first name of a list such as `n[01-04,9]-ib,login`.
