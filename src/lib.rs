@@ -67,6 +67,7 @@
 //!   (observe, log) timeline, flight recorder, log
 //!   config         file, environment, lists
 //!   key            the job's secret: HMACs and derived keys
+//!   (whole)        files that are written whole or not at all
 //!   (wire)         how control messages are encoded
 //! ```
 #![deny(unsafe_code)]
@@ -90,6 +91,7 @@ pub mod net;
 pub mod observe;
 pub mod ps;
 pub mod runtime;
+mod whole;
 mod wire;
 
 #[doc(hidden)]

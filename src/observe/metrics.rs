@@ -4,8 +4,7 @@
 //! request, or every ten seconds; it ends with the group.
 
 use std::fmt;
-use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use prometheus::{Counter, Gauge, Opts, Registry, TextEncoder};
 
 use crate::log;
 use crate::runtime::fork_generation;
+use crate::whole;
 use http::Http;
 
 mod http;
@@ -209,12 +209,7 @@ fn text(of: &MetricsOf, metrics: &[Metric]) -> io::Result<String> {
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    fs::write(&new, text).and_then(|()| fs::rename(&new, path)).inspect_err(|_| {
-        // A part of it is only waste.
-        let _ = fs::remove_file(&new);
-    })
+    whole::replace(path, 0o666, |file| file.write_all(text.as_bytes()))
 }
 
 #[cfg(test)]

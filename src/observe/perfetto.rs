@@ -4,7 +4,6 @@
 //! the host's clock; `otherData` says which clock that is, so that files of several ranks can be put on one time axis.
 
 use std::borrow::Cow;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -225,8 +224,8 @@ impl TraceLine {
     }
 }
 
-/// Writes a trace to a file that has just been created.
-pub(super) fn write(file: File, trace: &impl Serialize) -> io::Result<()> {
+/// Writes a trace to a file, or to what else there is in its place.
+pub(super) fn write(file: impl Write, trace: &impl Serialize) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     serde_json::to_writer(&mut out, trace)?;
     out.write_all(b"\n")?;

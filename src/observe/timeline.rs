@@ -31,14 +31,15 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::files;
-use super::perfetto::{Args, Category, Trace, TraceLine};
+use super::perfetto::{self, Args, Category, Trace, TraceLine};
 use crate::runtime::lock;
+use crate::whole;
 use shouter_netstack::time::Instant;
 
 /// The name of operations outside the table that have no label.
@@ -247,14 +248,19 @@ impl Timeline {
         track.open = (!is_over).then_some(began);
     }
 
-    /// Writes the trace to `path`.
+    /// Writes the trace to `path`. A file there is replaced, a device or a pipe is written to.
     ///
     /// # Errors
     ///
-    /// [`TimelineError::Io`] if the file cannot be opened, or not be written whole: then it is removed.
+    /// [`TimelineError::Io`] if it cannot be written whole: then a file that was there is as before.
     pub fn write(&self, path: &Path) -> Result<(), TimelineError> {
-        let file = File::create(path).map_err(TimelineError::io(path))?;
-        files::write(file, path, &self.trace())
+        let trace = self.trace();
+        let written = if path.exists() && !path.is_file() {
+            OpenOptions::new().write(true).open(path).and_then(|open| perfetto::write(open, &trace))
+        } else {
+            whole::replace(path, 0o666, |file| perfetto::write(file, &trace))
+        };
+        written.map_err(TimelineError::io(path))
     }
 
     fn trace(&self) -> Trace {

@@ -22,6 +22,7 @@ use super::plan::Plan;
 use super::server::Own;
 use super::shard::{Shard, Sharding};
 use super::state::{Shards, check_new};
+use crate::whole;
 
 /// The version of the form.
 const FORMAT: u32 = 2;
@@ -104,21 +105,15 @@ pub(super) fn save(shards: &Shards, plan: &Plan, own: &Own, folder: &str, number
     let metadata: HashMap<String, String> = metadata.into_iter().collect();
     let bytes = serialize(tensors, Some(metadata)).map_err(|why| refused(&path, why))?;
     drop(held);
-    // Another job may save to the same folder: by the number, each file is one job's.
-    let new = Path::new(folder).join(format!("{}.{number:016x}.new", own.name));
     let written = || -> std::io::Result<()> {
         fs::create_dir_all(folder)?;
-        let mut out = fs::File::create(&new)?;
-        std::io::Write::write_all(&mut out, &bytes)?;
-        out.sync_all()?;
-        fs::rename(&new, &path)?;
+        whole::replace(&path, 0o666, |out| {
+            std::io::Write::write_all(out, &bytes)?;
+            out.sync_all()
+        })?;
         fs::File::open(folder)?.sync_all()
     };
-    written().map_err(|why| {
-        // What there is of it is of no use.
-        let _ = fs::remove_file(&new);
-        refused(&path, format!("{why}; give a folder that the servers can write to"))
-    })
+    written().map_err(|why| refused(&path, format!("{why}; give a folder that the servers can write to")))
 }
 
 /// The CRC32C of the metadata, but for itself, and of the tensors' names and data, each behind its length; in hexadecimal digits. The

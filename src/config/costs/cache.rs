@@ -14,13 +14,11 @@
 //! not know, or refuses, are left out.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::DirBuilder;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rand::TryRngCore;
-use rand::rngs::OsRng;
 use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 use shouter_reducer::cost::Costs;
@@ -29,12 +27,10 @@ use shouter_reducer::grid::Grid;
 use super::{FIGURES_HAVE, LARGEST_FILE, cache_folder, costs_of};
 use crate::config::error::ConfigError;
 use crate::config::layers::{Environment, read_limited};
+use crate::whole::{self, NO_FILE};
 
 /// Entries that a file keeps: the last ones.
 const MOST: usize = 64;
-
-/// What neither is read nor replaced.
-const NO_FILE: &str = "it is no file";
 
 /// What figures hold for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,28 +155,16 @@ impl CostCache {
     }
 }
 
-/// Writes a file of this mode under another name and renames it, so no reader sees a part of it, and after an error it is as it was. Only a
-/// file is replaced, and its folder is made, for the same users.
+/// Writes a file as [`whole::replace`] does. Its folder is made, for the same users.
 ///
 /// # Errors
 /// The system's.
 pub(super) fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
-    if path.exists() && !path.is_file() {
-        return Err(io::Error::other(NO_FILE));
-    }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     // Who may read there may search.
     let of_folder = mode | (mode & 0o444) >> 2;
     folder.map_or(Ok(()), |folder| DirBuilder::new().recursive(true).mode(of_folder).create(folder))?;
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    // Processes of other containers, too, write here: a process id would not tell them apart.
-    name.push(format!(".{:016x}", OsRng.try_next_u64().map_err(io::Error::other)?));
-    let temporary = path.with_file_name(name);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-    file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| {
-        // A stale file is only waste.
-        let _ = fs::remove_file(&temporary);
-    })
+    whole::replace(path, mode, |file| file.write_all(text.as_bytes()))
 }
 
 #[cfg(test)]

@@ -244,3 +244,18 @@ fn a_file_that_cannot_be_written_whole_is_removed_and_a_device_stays() {
     assert!(Timeline::new(0, "a", 1).write(full).is_err());
     assert!(full.exists());
 }
+
+#[test]
+fn a_trace_replaces_the_one_before_it_at_once() {
+    let folder = Folder::new("replaced");
+    let (path, link) = (folder.file("t.json"), folder.file("link.json"));
+    Timeline::new(0, "before", 1).write(&path).unwrap();
+    std::os::unix::fs::symlink("t.json", &link).unwrap();
+    // A reader of the one before goes on with that.
+    let reader = std::fs::File::open(&path).unwrap();
+    Timeline::new(0, "after", 1).write(&link).unwrap();
+    let old: Value = serde_json::from_reader(reader).unwrap();
+    assert_eq!(names(&old, "process_name"), ["rank 0 (host before)"]);
+    assert_eq!(names(&parse(&path), "process_name"), ["rank 0 (host after)"]);
+    assert!(link.is_symlink());
+}

@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 
 fn of(host: &str, transport: &str, link: &str) -> MeasuredFor {
