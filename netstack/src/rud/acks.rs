@@ -9,7 +9,9 @@ use std::collections::VecDeque;
 #[cfg(test)]
 mod tests;
 
-/// Probes of the peer that may wait for their answers: those of several volleys.
+/// Probes of the peer that may wait for their answers (RUD-13): one for each path. A volley is of 16 at most, but a peer whose
+/// acknowledgements get lost sends each as a probe, one on each path until that one's fate is known (RUD-58). Those of many paths wait
+/// together where this end looks late, and a forgotten one would count as lost on a path that delivers.
 const MOST_PROBES: usize = MOST_PATHS;
 
 /// Pending acknowledgements, and requests for the peer's.

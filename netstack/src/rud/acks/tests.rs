@@ -61,7 +61,7 @@ fn one_request_in_a_quarter_of_the_window_is_enough() {
 
 //= rud/spec.md section 4.3, RUD-13
 #[test]
-fn a_volley_of_probes_over_256_paths_is_answered_and_of_more_the_latest() {
+fn a_probe_on_each_of_256_paths_is_answered_and_of_more_the_latest() {
     let mut acks = acks();
     (0..300).for_each(|stamp| acks.on_probe(10, 0, stamp));
     let mut answered = vec![];

@@ -140,3 +140,30 @@ fn the_table_of_slow_hosts_is_as_committed() {
     let committed = std::fs::read_to_string(path).unwrap();
     assert_eq!(table, committed, "goodput changed: if it is meant, write the table anew with BLESS=1");
 }
+
+/// The figures of the table in docs/benchmarks.md, and the one in the text behind it.
+#[test]
+fn the_documentation_has_the_figures_of_the_table() {
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let table = std::fs::read_to_string(format!("{folder}/src/rud/tests/slow.txt")).unwrap();
+    // A package of this crate alone has no documentation beside it.
+    let Ok(text) = std::fs::read_to_string(format!("{folder}/../docs/benchmarks.md")) else { return };
+    let (_, section) = text.split_once("\n## RUD between slow hosts\n").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let figures = |work: &str, nic: &str, pause: &str| {
+        let row = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let row = row.into_iter().find(|row| row.starts_with(&[work, nic, pause])).unwrap();
+        [row[3], row[4]].map(|figure| figure.parse::<f64>().unwrap())
+    };
+    // The documentation says up to how much a host pauses and a NIC waits: twice as much.
+    for (row, nic) in [("| 0.4 ms apart |", "200"), ("| 2 ms apart |", "1000")] {
+        let row = section.lines().find(|line| line.starts_with(row)).unwrap();
+        let shown = row.trim_end_matches([' ', '|']).rsplit(' ').next().unwrap();
+        assert_eq!(shown, format!("{:.0}", figures("1", nic, "50")[0]), "{row}");
+    }
+    let weak = format!(
+        "{:.1} Mbit/s with work of 20 us, pauses of 50 and NICs of 200",
+        figures("20", "200", "50")[1]
+    );
+    assert!(section.contains(&weak), "{weak}");
+}
