@@ -3,6 +3,7 @@
 
 mod alarm;
 mod by_rank;
+pub(crate) mod descriptors;
 mod local;
 pub mod loss;
 mod peers;

@@ -41,9 +41,9 @@ fn rank_body() {
     play(&plays, join);
 }
 
-/// Lowers a limit of this process to `bytes` bytes.
-fn limit(resource: libc::__rlimit_resource_t, bytes: u64) {
-    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+/// Lowers a limit of this process, the soft one to `now` and the hard one to `most`.
+fn limit(resource: libc::__rlimit_resource_t, now: u64, most: u64) {
+    let limit = libc::rlimit { rlim_cur: now, rlim_max: most };
     // SAFETY: `limit` is valid for the read.
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
 }
@@ -52,8 +52,12 @@ fn limit(resource: libc::__rlimit_resource_t, bytes: u64) {
 fn join() -> Result<Group, Error> {
     for (name, resource) in [("ADDRESS_SPACE", libc::RLIMIT_AS), ("FILE_SIZE", libc::RLIMIT_FSIZE)] {
         if let Some(bytes) = parameter(name).filter(|_| odd_one() || parameter("RANK").is_none()) {
-            limit(resource, bytes.parse().unwrap());
+            let bytes = bytes.parse().unwrap();
+            limit(resource, bytes, bytes);
         }
+    }
+    if let Some(most) = parameter("OPEN_FILES").filter(|_| odd_one()) {
+        limit(libc::RLIMIT_NOFILE, 128, most.parse().unwrap());
     }
     let config = |why: shouter::config::ConfigError| Error::Config(why.to_string());
     let mut builder = Builder::from_process().map_err(config)?;
@@ -754,6 +758,26 @@ fn a_process_with_little_address_space_can_be_a_rank() {
         }
         job.run().assert_success();
     }
+}
+
+/// Connections are made at their first use: by then it would be too late to say so.
+#[test]
+fn too_few_open_files_are_raised_at_the_join_or_refused_with_the_numbers() {
+    side_by_side([0, 1], |odd| {
+        let job = |most: u64| {
+            let job = over_sockets(job!(2, 2, "narrow")).env("SHOUTER_CHANNEL_NUM", 150);
+            job.with("RANK", odd).with("OPEN_FILES", most).run()
+        };
+        job(4096).assert_success();
+        let state = job(160);
+        let [short, other] = [odd, 1 - odd].map(|rank| &state.ranks[rank as usize]);
+        assert_eq!((short.code, other.code), (Some(CONFIG), Some(JOIN)), "{state}");
+        for part in ["151 sockets", "may open 160", "ulimit -n", "channel_num"] {
+            assert!([short, other].iter().all(|rank| rank.error().contains(part)), "{part}\n{state}");
+        }
+        assert!(names_only(other.error(), odd), "{state}");
+        assert!(other.ended.unwrap() < FOUND, "{state}");
+    });
 }
 
 #[test]

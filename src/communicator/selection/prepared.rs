@@ -4,10 +4,10 @@ use shouter_reducer::grid::{Grid, Rank};
 
 use super::preflight::{self, OverPorts};
 use super::{Peer, Selection, TransportKind, rdma, route};
-use crate::channel::port;
 use crate::channel::rud::{RudChannel, rud_config};
 use crate::channel::stream::{KernelChannel, KernelStreams, Settings, StackStreams, TcpChannel};
 use crate::channel::up::{Channel, PeerAddress, UpChannels};
+use crate::channel::{descriptors, port};
 use crate::communicator::costs::Link;
 use crate::config::{Config, Mode, TransportChoice};
 use crate::error::Error;
@@ -40,6 +40,7 @@ impl Selection {
                 other.rank
             )));
         }
+        descriptors::reserve(self.sockets(config)).map_err(|why| Error::Config(why.to_string()))?;
         let ports = match takes(&[TransportKind::Rud, TransportKind::Tcp]) {
             true => {
                 let peers = self.peers.iter().filter(|peer| peer.transport == TransportKind::Rud).count();
@@ -58,6 +59,17 @@ impl Selection {
             false => Some(rdma::Prepared::new(config, grid, &self.local.rdma, &peers)?),
         };
         Ok(Prepared { selection: self, ports, rdma })
+    }
+
+    /// Sockets of the kernel's that the channels to all peers need when all are in use. The listening ones are open already.
+    fn sockets(&self, config: &Config) -> u64 {
+        let of = |peer: &Peer| match peer.transport {
+            // One more for control messages.
+            TransportKind::Kernel => u64::from(TransportKind::Kernel.connections(config)) + 1,
+            TransportKind::Verbs => 1,
+            TransportKind::Rud | TransportKind::Tcp => 0,
+        };
+        self.peers.iter().map(of).sum()
     }
 }
 
