@@ -4,10 +4,13 @@
 //! others: the root's, and the busiest of a few. A message to such a host from one that is not evaluated arrives when the host sends the
 //! like itself: messages with the same number and length are paired in the order of the steps. That is exact where all hosts do the same
 //! at the same time, which is so in collectives without a root, but for the last few elements.
+//!
+//! Of many ranks on one host a few stand for the others, too: each rank waits for flags of all, so that steps grow with the square of the
+//! ranks. A flag of a rank that is not evaluated is raised when a stand-in raises the like.
 
 use crate::grid::Rank;
 use crate::schedule::{self, Action, Algorithm, Params, Problem, Schedule, ScheduleError, StepId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Steps that are evaluated at most, where some ranks can stand for others.
 const STEPS: usize = 1 << 12;
@@ -15,6 +18,9 @@ const STEPS: usize = 1 << 12;
 /// More hosts than these are not all evaluated, where one can stand for the others: to build so many schedules takes long, even where
 /// they have few steps.
 const HOSTS: u32 = 64;
+
+/// More ranks than these on one host are not all evaluated.
+const LOCALS: u32 = 64;
 
 /// Elements of a host's slice at least: slices are cut at multiples of them.
 const SLICE: u64 = 64;
@@ -38,6 +44,8 @@ pub(super) struct Link {
 pub(super) struct Cast {
     pub(super) schedules: Vec<Schedule>,
     pub(super) links: Vec<Link>,
+    /// Of one host: those that stand for ranks which are not here, each for all but itself. Where there are no such ranks, none.
+    pub(super) stand_ins: Option<[Rank; 2]>,
     /// The tensor's elements, and those of the tensor that the schedules are for.
     pub(super) counts: (u64, u64),
 }
@@ -51,7 +59,7 @@ impl Cast {
         Self::within(algorithm, problem, params, STEPS)
     }
 
-    /// With a budget of steps.
+    /// With a budget of steps; without a limit, all ranks are evaluated.
     pub(super) fn within(
         algorithm: Algorithm,
         problem: &Problem,
@@ -61,6 +69,16 @@ impl Cast {
         let grid = problem.grid;
         let build = |rank| schedule::build(algorithm, &Problem { rank, ..problem.clone() }, params);
         let collective = problem.shape.collective;
+        if grid.nodes() == 1 && grid.ranks() > LOCALS && budget < usize::MAX {
+            // The first ranks have a slice where not all do.
+            let mut others = (0..grid.ranks()).map(Rank).filter(|rank| *rank != problem.root);
+            let stand_ins = [(); 2].map(|()| others.next().unwrap_or(problem.root));
+            let ranks = [problem.root, Rank(grid.ranks() / 2), Rank(grid.ranks() - 1)];
+            let ranks = BTreeSet::from_iter(stand_ins.into_iter().chain(ranks));
+            let schedules: Vec<_> = ranks.into_iter().map(build).collect::<Result<_, _>>()?;
+            let links = links(&schedules, None);
+            return Ok(Self { schedules, links, stand_ins: Some(stand_ins), counts: (1, 1) });
+        }
         let alike = algorithm.is_uniform(collective, grid.nodes()) && grid.nodes() > 2;
         let many = alike && !collective.has_root() && grid.nodes() > HOSTS;
         let mut schedules = Vec::new();
@@ -75,7 +93,7 @@ impl Cast {
         }
         if schedules.len() == grid.ranks() as usize {
             let links = links(&schedules, None);
-            return Ok(Self { schedules, links, counts: (1, 1) });
+            return Ok(Self { schedules, links, stand_ins: None, counts: (1, 1) });
         }
         // Hosts that share too few elements do not do the same: it is as if each had a slice, of fewer bytes.
         let mut problem = problem.clone();
@@ -103,7 +121,7 @@ impl Cast {
         let schedules: Vec<_> =
             nodes.into_iter().flat_map(|node| grid.ranks_on(node)).map(build).collect::<Result<_, _>>()?;
         let links = links(&schedules, Some(grid.leader_of(like)));
-        Ok(Self { schedules, links, counts })
+        Ok(Self { schedules, links, stand_ins: None, counts })
     }
 }
 

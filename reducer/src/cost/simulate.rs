@@ -5,6 +5,7 @@
 
 use super::cast::{Cast, StepRef};
 use super::{Costs, Picoseconds};
+use crate::grid::Rank;
 use crate::schedule::{Action, Buffer, Schedule, StepId};
 use crate::transport::LaneFlag;
 use std::cmp::Reverse;
@@ -136,6 +137,8 @@ impl<'a> Simulation<'a> {
                 signals.insert((schedule.problem().rank.0, step.chunk, flag), id);
             }
         }
+        let evaluated: Vec<Rank> =
+            self.cast.schedules.iter().map(|schedule| schedule.problem().rank).collect();
         for (member, schedule, step, at) in each(self.cast) {
             let (problem, lanes) = (schedule.problem(), schedule.params().lanes);
             let (grid, node, me, all) = (problem.grid, problem.node(), problem.local(), 0..problem.locals());
@@ -147,8 +150,19 @@ impl<'a> Simulation<'a> {
             };
             let Some(chunk) = chunk else { continue };
             let id = self.id(StepRef { member, step: at });
-            for local in locals.filter(|&local| local != me) {
-                if let Some(&signal) = signals.get(&(grid.rank_at(node, local).0, chunk, flag)) {
+            let awaited = locals.filter(|&local| local != me).map(|local| grid.rank_at(node, local));
+            let awaited: Vec<Rank> = match self.cast.stand_ins {
+                None => awaited.collect(),
+                Some(stand_ins) => {
+                    let stand_in = stand_ins.into_iter().find(|rank| *rank != problem.rank);
+                    let (here, mut absent): (Vec<_>, Vec<_>) =
+                        awaited.partition(|rank| evaluated.contains(rank));
+                    absent.truncate(1);
+                    here.into_iter().chain(absent.into_iter().filter_map(|_| stand_in)).collect()
+                }
+            };
+            for rank in awaited {
+                if let Some(&signal) = signals.get(&(rank.0, chunk, flag)) {
                     self.waiters[signal].push(id);
                     self.states[id].others += 1;
                 }

@@ -201,6 +201,40 @@ fn some_hosts_stand_for_all() {
     }
 }
 
+/// With costs of a flag that are small and large beside those of bytes.
+#[test]
+fn some_ranks_stand_for_all_of_a_host() {
+    let params = Plan::default().params();
+    for (ranks, flag_ns) in [(65, 200), (66, 50_000)] {
+        let grid = Grid::new(ranks, ranks).unwrap();
+        let mut costs = Costs::default();
+        costs.host.flag_ns = flag_ns;
+        let roots = |collective: Collective| if collective.has_root() { &[0, 40][..] } else { &[0] };
+        for (collective, &root) in modelled().flat_map(|one| roots(one).iter().map(move |root| (one, root))) {
+            for algorithm in serving(collective).filter(|algorithm| algorithm.serves(collective, &grid)) {
+                for bytes in [4, 32 << 10] {
+                    // Of a block, where there are blocks.
+                    let shape = shape(collective, bytes);
+                    let problem = Problem::new(grid, Rank(0), &shape, Rank(root));
+                    let of = |budget| {
+                        let cast = cast::Cast::within(algorithm, &problem, &params, budget);
+                        cast.map(|cast| (cast.schedules.len(), simulate::run(&cast, &costs, true))).ok()
+                    };
+                    let (Some((all, exact)), Some((some, estimate))) = (of(usize::MAX), of(0)) else {
+                        continue;
+                    };
+                    assert!(all == ranks as usize && some <= 5, "{some} of {all}");
+                    let ratio = estimate.as_micros() / exact.as_micros();
+                    assert!(
+                        (0.8..=1.25).contains(&ratio),
+                        "{collective} {algorithm:?} of {bytes} B from {root} on {ranks}: {estimate} for {exact}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_large_grid_is_evaluated_by_few_of_its_ranks() {
     let params = Plan::default().params();
@@ -213,6 +247,11 @@ fn a_large_grid_is_evaluated_by_few_of_its_ranks() {
             assert!(cast.schedules.len() <= 2 * per_node as usize);
         }
     }
+    // Of one host a few of its ranks.
+    let grid = Grid::new(4096, 4096).unwrap();
+    let problem = Problem::new(grid, Rank(0), &shape(Collective::AllReduce, 1 << 20), Rank(0));
+    let cast = cast::Cast::of(Algorithm::Hierarchical, &problem, &params).unwrap();
+    assert!(cast.schedules.len() <= 5);
 }
 
 #[test]
