@@ -4,8 +4,10 @@
 use std::time::{Duration, Instant};
 
 use super::super::Group;
-use super::super::tests::{each, in_place, ranks_on};
+use super::super::tests::{each, in_place, ranks_keyed, ranks_on, ranks_with};
+use crate::error::Error;
 use crate::runtime::{Clock, Poller};
+use crate::{DType, ReduceOp, TensorSpec, Window};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -81,20 +83,98 @@ fn polls_do_not_visit_groups_in_which_nothing_is_under_way() {
 
 #[test]
 fn what_is_started_wakes_its_group() {
-    let all = ranks_on(1, 2);
-    let groups = used(&all, 6);
-    for (group, round) in groups.iter().zip(0..).cycle().take(60) {
-        rest(&all);
-        let mut data = [[1f32; 3], [2.0; 3]];
-        let [first, second] = &mut data;
-        // SAFETY: left alone until both have ended.
-        let works = unsafe {
-            [group[0].start(&in_place(first)).unwrap(), group[1].start(&in_place(second)).unwrap()]
-        };
-        for work in works {
-            work.wait(Some(PATIENCE)).unwrap();
+    for mode in ["", "dedicated"] {
+        let all = ranks_with(1, 2, mode);
+        let groups = used(&all, 6);
+        for (group, round) in groups.iter().zip(0..).cycle().take(60) {
+            rest(&all);
+            let mut data = [[1f32; 3], [2.0; 3]];
+            let [first, second] = &mut data;
+            // SAFETY: left alone until both have ended.
+            let works = unsafe {
+                [group[0].start(&in_place(first)).unwrap(), group[1].start(&in_place(second)).unwrap()]
+            };
+            for work in works {
+                work.wait(Some(PATIENCE)).unwrap();
+            }
+            assert_eq!(data, [[3f32; 3]; 2], "group {round}, mode {mode:?}");
         }
-        assert_eq!(data, [[3f32; 3]; 2], "group {round}");
+    }
+}
+
+/// A part of a bucket that is held is nothing that a poll could do anything for before its deadline.
+#[test]
+fn the_deadline_of_a_part_of_a_bucket_wakes_a_group_that_rests() {
+    for mode in ["caller", "dedicated"] {
+        let all = ranks_keyed(1, 2, &[("fuse_below", "4096"), ("mode", mode)]);
+        let within = Duration::from_secs(1);
+        let group = each(&all, |rank| rank.group_within(&[0, 1], within).unwrap());
+        let specs =
+            ["held", "missing"].map(|name| TensorSpec::all_reduce(name, DType::F32, 4, ReduceOp::Sum));
+        let ids = each(&group, |rank| rank.register(&specs).unwrap());
+        let mut data = [[1f32; 4]; 2];
+        rest(&all);
+        let pushed = Instant::now();
+        // SAFETY: left alone until both have ended.
+        let mut push =
+            |at: usize| unsafe { group[at].push(ids[at][0], data[at].as_mut_ptr().cast()) }.unwrap();
+        let works = [0, 1].map(&mut push);
+        rest(&all);
+        assert!(works.iter().all(|work| work.test().is_none()));
+        for work in works {
+            let error = loop {
+                if let Some(ended) = work.test() {
+                    break ended.unwrap_err();
+                }
+                assert!(pushed.elapsed() < PATIENCE, "the deadline has passed");
+                std::thread::yield_now();
+            };
+            assert!(matches!(&error, Error::Deadline { .. }), "{error:?}");
+            assert!(error.to_string().contains("missing"), "{error}");
+        }
+        assert!(pushed.elapsed() >= within, "{:?}", pushed.elapsed());
+        rest(&all);
+        // The bucket goes on.
+        let sums = each(&group, |rank| {
+            let mut data = [1f32; 4];
+            // SAFETY: left alone until it has ended.
+            let work = unsafe { rank.push(ids[0][0], data.as_mut_ptr().cast()) }.unwrap();
+            work.wait(Some(PATIENCE)).unwrap();
+            data[3]
+        });
+        assert_eq!(sums, [2.0; 2]);
+    }
+}
+
+/// An access comes with a message where ranks share no memory, and its owner makes no call for it.
+#[test]
+fn accesses_to_windows_wake_the_groups_of_both_ends() {
+    for (hosts, mode) in [(1, ""), (2, ""), (2, "dedicated")] {
+        let all = ranks_with(hosts, 2, mode);
+        let groups = used(&all, 5);
+        let windows: Vec<Window<'_, u32>> = std::thread::scope(|scope| {
+            let make = |rank| scope.spawn(move || Group::window(rank, vec![0u32; 8]).unwrap());
+            let made: Vec<_> = groups[3].iter().map(make).collect();
+            made.into_iter().map(|window| window.join().unwrap()).collect()
+        });
+        rest(&all);
+        let counted = |at: usize| [visits(&groups[at][0]), visits(&groups[at][1])];
+        let (before, beside) = (counted(3), counted(2));
+        for round in 1..20 {
+            let mut back = [0; 8];
+            windows[0].put(&[round; 8], 1, 0).unwrap();
+            windows[0].flush(Some(1)).unwrap();
+            rest(&all);
+            windows[0].get(&mut back, 1, 0).unwrap();
+            assert_eq!(back, [round; 8]);
+            rest(&all);
+        }
+        let now = counted(3);
+        assert!(now[0] > before[0] && now[1] > before[1], "{before:?}, then {now:?}");
+        assert_eq!(counted(2), beside, "on {hosts} hosts");
+        std::thread::scope(|scope| {
+            windows.into_iter().for_each(|window| drop(scope.spawn(move || window.free().unwrap())));
+        });
     }
 }
 

@@ -364,6 +364,52 @@ fn a_dropped_group_ends_what_is_under_way_and_runs_its_callbacks() {
     assert!(!awaited.is_any());
 }
 
+/// Of the same job, with an operation under way, and of another job.
+#[test]
+fn a_callback_may_close_another_group() {
+    for (hosts, mode) in [(1, ""), (1, "dedicated"), (2, "")] {
+        let (all, others) = (ranks_with(hosts, 2, mode), ranks_with(1, 2, mode));
+        let [asked, closed] = [(); 2].map(|()| each(&all, |rank| rank.duplicate().unwrap()));
+        let mut data = [[1f32; 4]; 3];
+        let [first, second, under_way] = &mut data;
+        // SAFETY: left alone until all have ended.
+        let [own, gone] = unsafe {
+            [asked[0].start(&in_place(first)).unwrap(), closed[0].start(&in_place(under_way)).unwrap()]
+        };
+        let (say, said) = channel();
+        let late = say.clone();
+        gone.on_done(move |result| late.send(("closed", result.is_ok())).unwrap()).unwrap();
+        let [mut closed, mut others] = [closed, others].map(Vec::into_iter);
+        let (closes, leaves) = (closed.next().unwrap(), others.next().unwrap());
+        own.on_done(move |result| {
+            drop((closes, leaves));
+            say.send(("asked", result.is_ok())).unwrap();
+        })
+        .unwrap();
+        // SAFETY: as above.
+        let peer = unsafe { asked[1].start(&in_place(second)) }.unwrap();
+        peer.wait(Some(PATIENCE)).unwrap();
+        let mut told = [(); 2].map(|()| said.recv_timeout(PATIENCE).unwrap());
+        told.sort_unstable();
+        assert_eq!(told, [("asked", true), ("closed", false)]);
+        assert!(gone.wait(Some(PATIENCE)).is_err());
+        // The others are told so, and the groups that were not closed go on.
+        let error = closed.next().unwrap().all_reduce(&mut [1f32; 4], ReduceOp::Sum).unwrap_err();
+        assert_eq!(error.rank(), Some(0), "{error}");
+        let error = others.next().unwrap().all_reduce(&mut [1f32; 4], ReduceOp::Sum).unwrap_err();
+        assert_eq!(error.rank(), Some(0), "{error}");
+        for group in [&asked, &all] {
+            let sums = each(group, |rank| {
+                let mut one = [1f32];
+                rank.all_reduce(&mut one, ReduceOp::Sum).unwrap();
+                one
+            });
+            assert_eq!(sums, [[2.0]; 2]);
+        }
+        assert_eq!(data[..2], [[2.0; 4]; 2]);
+    }
+}
+
 /// What a caller has begun is looked after while it computes; with nothing under way the helper may stay away (`Poller::is_at_rest`).
 #[test]
 fn a_rank_is_at_rest_only_while_nothing_that_was_begun_goes_on() {
