@@ -109,8 +109,8 @@ impl Outcomes {
     #[cold]
     pub(super) fn late(&self, missing: Rank, waited: Duration, view: &View, step: u64) -> Error {
         let text = format!(
-            "{view} at step {step} waits for {missing} since {waited:?}; check that it runs the same operations, or give \
-             operations more time (SHOUTER_DEADLINE)"
+            "{view} at step {step} waits for {missing} since {waited:?}; check that it runs the same operations, and does not \
+             register tensors meanwhile, or give operations more time (SHOUTER_DEADLINE)"
         );
         Error::deadline(Self::unnamed_call(&view.shape, step), vec![missing.0], self.deadline, text)
     }

@@ -12,6 +12,9 @@ use super::uneven::RankBlocks;
 use crate::error::{Error, NamedTensor, Operation, TensorId};
 use crate::runtime::Clock;
 
+/// Ranks whose operations an error names, at most.
+const NAMED: usize = 4;
+
 impl Group {
     /// Agrees with all ranks on the tensors that each step reduces, gathers or moves otherwise, and gives each a number.
     ///
@@ -32,8 +35,8 @@ impl Group {
     /// # Errors
     /// [`Error::Argument`] for a tensor that cannot be, such as one without the counts that its collective has, on the rank that gives it;
     /// [`Error::Mismatch`] names the tensor and both views, on every rank, if one differs, or the two ranks of which one gives another
-    /// number of elements than the other takes: then nothing is registered, and the group goes on; [`Error::Join`] the ranks that did not
-    /// register before the deadline; [`Error::PeerFailed`] says why the group ended meanwhile; [`Error::Closed`] in a forked
+    /// number of elements than the other takes: then nothing is registered, and the group goes on; [`Error::Deadline`] the ranks that did not
+    /// register before the deadline, and the operations that they are in instead, as far as those are known; [`Error::PeerFailed`] says why the group ended meanwhile; [`Error::Closed`] in a forked
     /// child.
     ///
     /// ```
@@ -91,7 +94,28 @@ impl Group {
         if by_control {
             self.drive.with(|engine| engine.end_exchange())?;
         }
-        registered.map_err(|error| self.outcomes.recorded(error))
+        registered.map_err(|error| {
+            let waited = matches!(error, Error::Deadline { .. } | Error::PeerFailed { .. });
+            let more = if by_control && waited { self.begun_elsewhere() } else { String::new() };
+            self.outcomes.recorded(error.with_more(&more))
+        })
+    }
+
+    /// The operations that other ranks have begun instead of coming here, as far as this rank knows, as the end of an error's text.
+    #[cold]
+    fn begun_elsewhere(&self) -> String {
+        let mut text = String::new();
+        let others = (0..self.size()).map(Rank).filter(|rank| *rank != self.rank);
+        let begun = others.filter_map(|rank| {
+            let in_cell = self.cells.as_ref().and_then(|cells| cells.begun_by(rank));
+            let view =
+                in_cell.or_else(|| self.drive.with(move |engine| engine.begun_by(rank)).ok().flatten());
+            Some((rank, view?))
+        });
+        for (rank, view) in begun.take(NAMED) {
+            text += &format!("; {rank} has begun {}, which this rank has not", self.tables.describe(&view));
+        }
+        text
     }
 
     /// A tensor to be registered, without parameters that its collective does not have.
@@ -129,3 +153,6 @@ impl Group {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -334,7 +334,7 @@ impl Tables {
         });
         let known = known.collect::<Result<Vec<_>, _>>()?;
         if let Some(exchange) = exchange {
-            Agreement { table: &grown, generation, first, rank: self.rank, exchange, deadline, step }
+            Agreement { table: &grown, specs, generation, first, rank: self.rank, exchange, deadline, step }
                 .reach()?;
         }
         let unknown = (0u32..).zip(&known).filter(|(_, known)| known.is_none());
@@ -365,6 +365,7 @@ fn argument(why: TableError) -> Error {
 /// A new generation of this rank's table, on which all ranks have to agree.
 struct Agreement<'a> {
     table: &'a TensorTable,
+    specs: &'a [TensorSpec],
     generation: u32,
     /// The number that its first tensor gets.
     first: u32,
@@ -411,25 +412,47 @@ impl Agreement<'_> {
         let Self { generation, deadline, .. } = *self;
         let control = match &self.exchange {
             TableExchange::Control(control) => control,
-            TableExchange::Members(gather) => return gather(bytes),
+            TableExchange::Members(gather) => {
+                let registers = |error: Error| error.part_of(Operation::Register, &self.subject());
+                return gather(bytes).map_err(registers);
+            }
         };
         control.all_gather(&format!("{what} {generation}"), bytes, deadline).map_err(|why| match why {
             ExchangeError::Ended { ending, .. } => {
-                let text = format!("generation {generation} of the tensor table was not agreed on: {ending}");
+                let text = format!("{} was given up: {ending}", self.subject());
                 match ending {
                     Ending::Group(end) => Error::peer_failed(self.call(None), end.rank, end.reason, text),
                     _ => Error::closed(text),
                 }
             }
             why @ ExchangeError::Left { rank, .. } => {
-                let text = format!("generation {generation} of the tensor table was not agreed on: {why}");
+                let text = format!("{} was given up: {why}", self.subject());
                 Error::peer_failed(self.call(None), rank, Reason::Aborted, text)
+            }
+            ExchangeError::Missing { missing, waited, .. } => {
+                let text = format!(
+                    "{} waited {waited:?} for {missing}; check that they are alive and register the same tensors, at the same place among \
+                     their operations, or allow more time",
+                    self.subject()
+                );
+                Error::deadline(self.call(None), missing.ranks, deadline, text)
             }
             why => {
                 let text = format!("agreeing on generation {generation} of the table: {why}");
                 Error::Join { rank: why.rank(), missing: why.missing(), text: text.into() }
             }
         })
+    }
+
+    /// The call, for people.
+    fn subject(&self) -> String {
+        let Self { generation, step, .. } = *self;
+        let tensors = match self.specs {
+            [] => "no tensor".to_owned(),
+            [one] => format!("\"{}\"", one.name),
+            [first, others @ ..] => format!("\"{}\" and {} more", first.name, others.len()),
+        };
+        format!("register of {tensors} (generation {generation} of the table; step {step})")
     }
 
     fn differs(&self, why: &table::Mismatch) -> Error {

@@ -55,7 +55,7 @@ use shouter_reducer::executor::{
     AbortCause, Completed, Counters, Disposition, Executor, ExecutorError, OpId, Request, StartError,
 };
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::Header;
+use shouter_reducer::header::{Header, View};
 use shouter_reducer::memory::{Span, TensorRegion};
 use shouter_reducer::recorder::Recorder;
 use shouter_reducer::solo::Solo;
@@ -325,6 +325,12 @@ impl Engine {
             && !self.ending.is_settling()
             && self.operations.are_all_started()
             && !self.has_tasks(None)
+    }
+
+    /// What another rank has begun in the place of the next operation that starts here, as far as that is known.
+    #[cold]
+    pub(crate) fn begun_by(&self, rank: Rank) -> Option<View> {
+        self.executor.begun_by(self.node.as_deref(), rank)
     }
 
     /// Operations started so far.

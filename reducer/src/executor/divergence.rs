@@ -290,6 +290,17 @@ impl Executor {
         }
     }
 
+    /// What another rank has begun in the place of the next operation that starts here: as its node's memory says, or, of a leader of another
+    /// node, its messages.
+    #[cold]
+    pub fn begun_by<N: NodeMemory>(&self, node: Option<&N>, rank: Rank) -> Option<View> {
+        let (grid, next) = (self.config.grid, self.ring.next_seq());
+        match grid.node_of(rank) == grid.node_of(self.config.rank) {
+            true => node?.view(grid.local_of(rank), next),
+            false => self.ring.op(next).early.view_of(next, rank),
+        }
+    }
+
     fn compare_on_node<N: NodeMemory>(&mut self, node: &N) {
         if !self.follow_node(Some(node)) {
             return;

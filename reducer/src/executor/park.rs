@@ -4,7 +4,8 @@
 //! may run ahead of the acknowledgement of this rank's own sends. If that is not enough, or the peer exceeds its budget, messages are
 //! refused. A peer may send control messages for operations that this rank has not started: some for each.
 
-use crate::header::Header;
+use crate::grid::Rank;
+use crate::header::{Header, View};
 
 /// The payload of a message.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +110,12 @@ impl Early {
     /// The operation that the message at a place belongs to.
     pub(super) fn seq_at(&self, index: usize) -> Option<u64> {
         self.parked.get(index).map(|parked| parked.header.key.seq)
+    }
+
+    /// A rank's view of an operation, if a message of it is here.
+    pub(super) fn view_of(&self, seq: u64, rank: Rank) -> Option<View> {
+        let mut headers = self.parked.iter().map(|parked| &parked.header);
+        headers.find(|header| header.key.seq == seq && header.src == rank).map(Header::view)
     }
 
     /// Takes the message at a place; the last one takes its place.

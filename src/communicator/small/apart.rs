@@ -193,6 +193,13 @@ impl Cells {
         unpack_small(self.segment.cell(self.segment.local(), number).tag()?.operation)
     }
 
+    /// The next small operation of another rank, if it has begun that and this rank has not, and no thread of this rank is in one.
+    #[cold]
+    pub(in super::super) fn begun_by(&self, rank: Rank) -> Option<View> {
+        let number = self.state.try_lock().ok()?.number + 1;
+        unpack_small(self.segment.cell(rank.0, number).tag()?.operation)
+    }
+
     /// Whether all ranks have published their small operation `number`, but for those that are gone.
     fn have_all_published(&self, number: u64) -> bool {
         let segment = &self.segment;

@@ -127,8 +127,8 @@ impl fmt::Display for OpSubject {
 pub enum OpError {
     /// The deadline passed.
     #[error(
-        "{subject} missed its deadline, waiting for {}; check that they are alive and run the same operations, or \
-         allow more time",
+        "{subject} missed its deadline, waiting for {}; check that they are alive and run the same operations, and that none of them \
+         registers tensors meanwhile, or allow more time",
         awaited(missing)
     )]
     Deadline {
