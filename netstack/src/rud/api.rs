@@ -5,6 +5,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use std::sync::Arc;
 
+use super::mtu::BASE;
 use super::seal::SealSecret;
 use crate::region::Extent;
 use crate::time::Instant;
@@ -248,9 +249,9 @@ pub enum Failure {
     },
     /// The peer lives, and yet none of our datagrams reaches it.
     #[error(
-        "it is alive but has acknowledged nothing for {stalled:?}{}; see whether the path carries datagrams of {bytes} bytes \
-         (MTU)",
-        Resent(*.timeouts)
+        "it is alive but has acknowledged nothing for {stalled:?}{}; see whether the path {}",
+        Resent(*.timeouts),
+        Passage(*.bytes)
     )]
     NoProgress {
         /// Time since the last acknowledgement of anything new.
@@ -272,6 +273,21 @@ impl fmt::Display for Resent {
             1 => f.write_str(", though what it had to acknowledge was sent again once"),
             times => write!(f, ", though what it had to acknowledge was sent again {times} times"),
         }
+    }
+}
+
+/// What to look for on a path on which datagrams of so many bytes vanish, as part of a sentence.
+struct Passage(usize);
+
+impl fmt::Display for Passage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A path that takes none of the base's length takes shorter ones; one that drops these does not drop them for their length.
+        if self.0 >= BASE.into() {
+            return write!(f, "carries datagrams of {} bytes (MTU)", self.0);
+        }
+        f.write_str(
+            "to it drops datagrams whatever their length: a filter, or a link that fails in one direction",
+        )
     }
 }
 

@@ -18,7 +18,7 @@ mod tests;
 
 /// The longest datagram that every path is held to carry, in bytes.
 //= RFC 8899 section 5.1.2: BASE_PLPMTU
-const BASE: u16 = 1_200;
+pub(super) const BASE: u16 = 1_200;
 
 /// A size has failed after so many tries, or after one for each path in use if those are more.
 //= RFC 8899 section 5.1.2: MAX_PROBES

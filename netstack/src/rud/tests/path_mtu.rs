@@ -1,5 +1,6 @@
 //! Paths that drop long datagrams: from the beginning, later, in one direction, some of them, and for a time.
 
+use super::link::SMALL;
 use super::*;
 use crate::device::FramesOut;
 use crate::wire::rud::{DatagramKind, Header};
@@ -232,25 +233,42 @@ fn pauses_outages_and_losses_narrow_nothing() {
     assert_eq!(pieces(&world), [0; 2]);
 }
 
-/// Below the base nothing helps: the session fails, and says of what length the datagrams are.
-//= rud/spec.md section 8, RUD-87
-#[test]
-fn a_path_that_carries_less_than_the_base_is_found() {
+/// How the session of end 0 fails, which sends messages `numbers` over paths that carry `bytes`.
+fn failure_over(bytes: usize, numbers: &[u64]) -> Failure {
     let mut world = World::new(1, &quick(), delayed(10_000));
-    world.carries = [1_000; 2];
-    world.ends[0].to_send.extend([2, 3, 4]);
+    world.carries = [bytes; 2];
+    world.ends[0].to_send.extend(numbers);
     while world.ends[0].app.failures.is_empty() {
         world.step();
         assert!(world.now < 10_000 * MS);
     }
+    world.ends[0].app.failures[0]
+}
+
+/// Below the base nothing helps: the session fails, and says of what length the datagrams are.
+//= rud/spec.md section 8, RUD-87
+#[test]
+fn a_path_that_carries_less_than_the_base_is_found() {
+    let failure = failure_over(1_000, &[2, 3, 4]);
     assert!(
-        matches!(
-            world.ends[0].app.failures[..],
-            [Failure::NoProgress { bytes, timeouts, .. }] if bytes <= 1_200 && timeouts > 30
-        ),
-        "{:?}",
-        world.ends[0].app.failures
+        matches!(failure, Failure::NoProgress { bytes: 1_200, timeouts, .. } if timeouts > 30),
+        "{failure:?}"
     );
+    let text = failure.to_string();
+    assert!(text.ends_with("; see whether the path carries datagrams of 1200 bytes (MTU)"), "{text}");
+}
+
+/// That a path drops short datagrams is not for their length, which the failure's text does not name.
+//= rud/spec.md section 8, RUD-87
+#[test]
+fn the_loss_of_short_datagrams_is_not_put_on_the_mtu() {
+    let failure = failure_over(100, &[SMALL + 150]);
+    assert!(
+        matches!(failure, Failure::NoProgress { bytes, timeouts, .. } if (101..300).contains(&bytes) && timeouts > 30),
+        "{failure:?}"
+    );
+    let text = failure.to_string();
+    assert!(text.contains("in one direction") && !text.contains("bytes"), "{text}");
 }
 
 /// The first piece of a resend waits in the device when the transmission before it is acknowledged: its memory is not released.
