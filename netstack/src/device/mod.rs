@@ -15,6 +15,8 @@ mod steer;
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
+#[cfg(any(feature = "dpdk", feature = "tap"))]
+mod interface;
 #[cfg(feature = "tap")]
 mod tap;
 #[cfg(test)]

@@ -15,6 +15,7 @@ use super::sizes::{
 use super::socket::{close_client, is_served, is_taken, not_yet, remove_stale_socket, serve_at_once};
 use super::sys::{self, Duties, Setup, StartedPort};
 use super::{DeviceSpec, DpdkDevice, Eal, spread};
+use crate::device::interface::{self, Interface};
 
 /// The pause between two attempts to open a port whose other side is not there, and between two looks at it.
 pub(super) const PAUSE: Duration = Duration::from_millis(2);
@@ -138,6 +139,8 @@ pub(super) struct Shared {
     /// None on a port that takes frames as they are.
     pub(super) offloads: Option<Offloads>,
     layout: Layout,
+    /// The kernel's interface whose link is the port's, if there is one.
+    interface: Option<Interface>,
     /// Goes when the port is taken down.
     _claim: Option<Claim>,
 }
@@ -183,6 +186,8 @@ impl Port {
                 _ => attach(error),
             }
         })?;
+        let interface = device.interface().and_then(interface::name).map(Interface::named).transpose();
+        let interface = interface.map_err(|why| attach(sys::Errno(why.raw_os_error())))?;
         let info = attached.info().map_err(attach)?;
         let rings = attached.rings(ring(config)).map_err(attach)?;
         let spread = spread::negotiate(config, &info)?;
@@ -285,6 +290,7 @@ impl Port {
             lends,
             offloads,
             layout,
+            interface,
             _claim: claim,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -329,6 +335,12 @@ impl Shared {
     /// Whether this process opened it, and is no forked child of the one that did.
     pub(super) fn is_ours(&self) -> bool {
         self.eal.is_ours()
+    }
+
+    /// Whether the link is up.
+    pub(super) fn link_up(&self) -> bool {
+        self.started().is_some_and(StartedPort::link_up)
+            && self.interface.as_ref().is_none_or(Interface::is_up)
     }
 
     pub(super) fn queue(&self, index: u16) -> Option<sys::Queue> {

@@ -123,7 +123,7 @@ unsafe impl Device for DpdkDevice {
 
     /// May make a system call: call it now and then, not per burst.
     fn link_up(&mut self) -> bool {
-        let up = self.queue.port().link_up();
+        let up = self.shared.link_up();
         if self.asks_client && up {
             self.ask_client();
         }

@@ -179,6 +179,14 @@ impl DeviceSpec {
         }
     }
 
+    /// The interface of the kernel's whose link is the port's, where the driver reports a link that is always up.
+    pub(super) fn interface(&self) -> Option<&str> {
+        match self {
+            Self::AfPacket(name) | Self::AfXdp(name) => Some(name),
+            _ => None,
+        }
+    }
+
     /// Whether the driver reads the payload at transmit time with the processor, so that it may lie anywhere.
     pub(super) fn reads_any_address(&self) -> bool {
         matches!(self, Self::Vhost(_) | Self::MemifServer(_) | Self::MemifClient(_) | Self::AfPacket(_))

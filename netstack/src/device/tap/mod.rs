@@ -23,8 +23,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
+use super::interface::{self, Interface, Name};
 use super::{Announce, Capabilities, Device, DeviceCounters, MAX_EXTENTS, RxFrame, TxBatch, Wakes};
 use crate::time::Instant;
 use crate::wire::{ethernet, vlan};
@@ -46,12 +46,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
 /// ```
 #[derive(Debug)]
 pub struct Tap {
-    name: [u8; sys::NAME_LEN],
+    name: Name,
     capabilities: Capabilities,
     mac: [u8; 6],
     frames: OwnedFd,
-    /// Any socket: questions about interfaces are asked through it.
-    control: OwnedFd,
+    /// The kernel's end.
+    interface: Interface,
     /// Room for a super-segment behind all headers.
     buffer: Box<[u8]>,
     counters: DeviceCounters,
@@ -107,7 +107,7 @@ impl Tap {
     /// # Errors
     /// [`TapError`] names what is missing.
     pub fn open(name: &str) -> Result<Self, TapError> {
-        let bytes = interface_name(name).ok_or_else(|| TapError::Name { name: name.to_owned() })?;
+        let bytes = interface::name(name).ok_or_else(|| TapError::Name { name: name.to_owned() })?;
         let state = |why: Errno| TapError::SetUp { name: name.to_owned(), why: why.into() };
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let frames = rustix::fs::open("/dev/net/tun", flags, Mode::empty())
@@ -115,9 +115,8 @@ impl Tap {
         sys::attach(&frames, bytes)
             .map_err(|why| TapError::Attach { name: name.to_owned(), why: why.into() })?;
         sys::set_up(&frames, offload::LEN as i32).map_err(state)?;
-        let control =
-            socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(state)?;
-        let mtu = sys::mtu(&control, bytes).map_err(state)?;
+        let interface = Interface::named(bytes).map_err(state)?;
+        let mtu = sys::mtu(&interface, bytes).map_err(state)?;
         let mut mac = sys::mac(&frames).map_err(state)?;
         mac[5] ^= 1;
         let capabilities = Capabilities::offloading("tap", u16::try_from(mtu).unwrap_or(u16::MAX), 32);
@@ -128,7 +127,7 @@ impl Tap {
             capabilities,
             mac,
             frames,
-            control,
+            interface,
             buffer,
             counters: DeviceCounters::default(),
         })
@@ -157,22 +156,6 @@ impl Tap {
     }
 }
 
-/// The name as the kernel takes it.
-fn interface_name(name: &str) -> Option<[u8; sys::NAME_LEN]> {
-    let bytes = name.as_bytes();
-    let unfit = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, 0 | b'/' | b'%' | b':');
-    if bytes.is_empty()
-        || bytes.len() >= sys::NAME_LEN
-        || bytes.iter().any(unfit)
-        || matches!(name, "." | "..")
-    {
-        return None;
-    }
-    let mut out = [0; sys::NAME_LEN];
-    out[..bytes.len()].copy_from_slice(bytes);
-    Some(out)
-}
-
 /// The descriptor that frames are read from: readable when one waits.
 impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -192,7 +175,7 @@ unsafe impl Device for Tap {
     }
 
     fn link_up(&mut self) -> bool {
-        sys::is_up(&self.control, self.name).unwrap_or(false)
+        self.interface.is_up()
     }
 
     fn transmit(&mut self, _now: Instant, batch: &mut TxBatch) -> usize {
