@@ -10,7 +10,7 @@ use shouter_netstack::rss::{Rss, SYMMETRIC_KEY};
 use shouter_netstack::rud;
 use shouter_netstack::stack::{PortConfig as StackPort, Stack, StackConfig};
 
-use super::sys::{KernelInterface, interface};
+use super::sys::interface_mtu;
 use super::up::Registry;
 use crate::config::{Config, PortConfig, TransportChoice};
 use crate::error::Error;
@@ -133,16 +133,11 @@ pub(crate) fn randomness() -> Result<[u8; 32], Error> {
 /// The MTU of a port in bytes: the configured one, or less where an interface of the kernel's takes less.
 pub fn mtu_of(config: &Config, port: &PortConfig) -> u16 {
     let configured = port.mtu.or(config.mtu).unwrap_or(DEFAULT_MTU);
-    let most = interface_of(&port.device).map(|interface| interface.mtu);
-    most.and_then(|most| u16::try_from(most).ok()).map_or(configured, |most| most.min(configured))
-}
-
-/// The interface of the kernel's that a port goes through, if it does and there is one.
-pub(crate) fn interface_of(device: &str) -> Option<KernelInterface> {
-    match device.split_once(':')? {
-        ("af_packet" | "af_xdp" | "tap", name) => interface(name),
+    let most = match port.device.split_once(':') {
+        Some(("af_packet" | "af_xdp" | "tap", name)) => interface_mtu(name),
         _ => None,
-    }
+    };
+    most.and_then(|most| u16::try_from(most).ok()).map_or(configured, |most| most.min(configured))
 }
 
 /// Our TCP cannot share an address with the kernel's, which sees the same packets and answers them with resets.

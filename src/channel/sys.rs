@@ -1,4 +1,4 @@
-//! Conversions of the reducer's memory to the stack's, and questions to the kernel about its interfaces.
+//! Conversions of the reducer's memory to the stack's, and a question to the kernel about its interfaces.
 #![allow(unsafe_code)]
 
 use std::net::{Ipv4Addr, UdpSocket};
@@ -30,17 +30,8 @@ pub(crate) fn bytes_of(range: &PayloadRange) -> Option<&[u8]> {
     unsafe { range.as_bytes() }
 }
 
-/// The kernel's facts about an interface of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KernelInterface {
-    /// Largest IP packet in bytes.
-    pub(crate) mtu: u32,
-    /// Whether it is up, and has a carrier.
-    pub(crate) runs: bool,
-}
-
-/// Looks at the interface `name` of this process's network namespace; `None` if there is none.
-pub(crate) fn interface(name: &str) -> Option<KernelInterface> {
+/// Largest IP packet in bytes that the interface `name` of this process's network namespace takes; `None` if there is none.
+pub(crate) fn interface_mtu(name: &str) -> Option<u32> {
     // Any socket will do (netdevice(7)). By libc: rustix has none of these requests, and /sys may show another namespace.
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     // SAFETY: all-zero is a valid ifreq: an empty name, and numbers.
@@ -58,10 +49,5 @@ pub(crate) fn interface(name: &str) -> Option<KernelInterface> {
     let mtu = unsafe {
         (libc::ioctl(socket, libc::SIOCGIFMTU, &mut request) == 0).then_some(request.ifr_ifru.ifru_mtu)
     }?;
-    // SAFETY: likewise; it writes the flags as a short.
-    let flags = unsafe {
-        (libc::ioctl(socket, libc::SIOCGIFFLAGS, &mut request) == 0).then_some(request.ifr_ifru.ifru_flags)
-    }?;
-    let wanted = libc::IFF_UP | libc::IFF_RUNNING;
-    Some(KernelInterface { mtu: u32::try_from(mtu).ok()?, runs: libc::c_int::from(flags) & wanted == wanted })
+    u32::try_from(mtu).ok()
 }

@@ -16,7 +16,7 @@ use shouter_reducer::header::Header;
 use shouter_reducer::transport::SendToken;
 
 use crate::channel::Inbox;
-use crate::channel::port::{self, PortDevice};
+use crate::channel::port::PortDevice;
 use crate::channel::rud::RudChannel;
 use crate::channel::stream::TcpChannel;
 use crate::channel::up::{Channel, PeerAddress};
@@ -306,9 +306,7 @@ fn unheard(up: &mut dyn OverPorts, now: Instant, config: &Config, peer: &PeerAdd
     let port = stack.addresses().find(|(_, own)| *own == IpAddr::V4(peer.local_ip)).map(|(port, _)| port);
     let is_up =
         port.and_then(|port| stack.device_mut(port)).is_none_or(shouter_netstack::device::Device::link_up);
-    let runs =
-        device_of(config, peer).and_then(|port| port::interface_of(&port.device)).is_none_or(|i| i.runs);
-    if !is_up || !runs {
+    if !is_up {
         return "link: it is down; look at the cable, the switch, and the interface (`ip link`), or, for an embedded link, at \
                 the process at the other end"
             .to_owned();
