@@ -1,5 +1,5 @@
 //! The errors of a wrong network when a job joins: two ranks, each in a network namespace of its own, with one
-//! interface for the rendezvous and one for the data network, on two bridges between them.
+//! interface for the rendezvous and one for the data network, on two bridges between them. And a link that is lost later.
 
 #![cfg(feature = "dpdk")]
 
@@ -68,14 +68,30 @@ fn rank_body() {
     let joined = join();
     println!("took {:?}", begun.elapsed());
     end(joined.and_then(|group| {
-        for _ in 0..parameter("ROUNDS").unwrap().parse().unwrap() {
+        for round in 0..parameter("ROUNDS").unwrap().parse().unwrap() {
+            if round == 10 && own == "2" {
+                cut(parameter("CUT").as_deref());
+            }
             let mut values = vec![1f32; 100_000];
             group.all_reduce(&mut values, ReduceOp::Sum)?;
             assert!(values.iter().all(|value| *value == 2.0));
         }
         println!("resent {}", group.stats().resent);
+        println!("links lost {}", group.stats().link_losses);
         group.finalize()
     }))
+}
+
+/// Sets the interface down, for half a second or for good.
+fn cut(how: Option<&str>) {
+    let Some(how) = how else { return };
+    ip("link set data down");
+    if how == "for a moment" {
+        std::thread::spawn(|| {
+            std::thread::sleep(Duration::from_millis(500));
+            ip("link set data up");
+        });
+    }
 }
 
 /// The network of a job, and its fault.
@@ -91,12 +107,14 @@ struct Network {
     spoil: Option<&'static str>,
     /// All-reduces of 400 kB.
     rounds: u32,
+    /// Rank 1's interface goes down before the eleventh: "for a moment", or "for good".
+    cut: Option<&'static str>,
 }
 
 impl Default for Network {
     fn default() -> Self {
         let addresses = ["10.81.0.1/24", "10.81.0.2/24"];
-        Self { transport: "rud", mtu: [MTU; 2], addresses, kernel: None, spoil: None, rounds: 1 }
+        Self { transport: "rud", mtu: [MTU; 2], addresses, kernel: None, spoil: None, rounds: 1, cut: None }
     }
 }
 
@@ -190,6 +208,9 @@ impl Network {
         if let (Some(address), 1) = (self.kernel, rank) {
             command.env("SHOUTER_TEST_KERNEL_ADDRESS", address);
         }
+        if let Some(how) = self.cut {
+            command.env("SHOUTER_TEST_CUT", how).env("SHOUTER_HEARTBEAT_TIMEOUT", "3s");
+        }
         command.spawn().unwrap()
     }
 }
@@ -280,6 +301,25 @@ fn a_link_that_is_down_is_named() {
     let network = Network { spoil: Some("ip link set dataRANK down"), ..Network::default() };
     let said = network.run("a_link_that_is_down_is_named");
     assert_told(said, &["on port af_packet:data: link: it is down"]);
+}
+
+#[test]
+fn a_link_that_goes_down_during_a_job_is_named() {
+    let network = Network { rounds: 20, cut: Some("for good"), ..Network::default() };
+    let Some([zero, one]) = network.run("a_link_that_goes_down_during_a_job_is_named") else { return };
+    let down = "The link of port af_packet:data (10.81.0.2) of this host is down";
+    assert!(one.contains(down), "{one}");
+    // Who gives up the other first is a matter of chance.
+    assert!(zero.contains("error") && !zero.contains("The link of port"), "{zero}");
+}
+
+#[test]
+fn a_link_that_is_down_for_a_moment_is_counted_and_ends_no_job() {
+    let network = Network { rounds: 20, cut: Some("for a moment"), ..Network::default() };
+    let said = network.run("a_link_that_is_down_for_a_moment_is_counted_and_ends_no_job");
+    for (said, losses) in said.into_iter().flatten().zip([0, 1]) {
+        assert!(said.contains(&format!("links lost {losses}")) && !said.contains("error"), "{said}");
+    }
 }
 
 #[test]
