@@ -696,6 +696,69 @@ fn a_rank_that_fails_is_named_by_all_others_over_tcp() {
     fails(Over::Tcp, 100);
 }
 
+/// What passes the link of a host no more: frames from it, frames to it.
+const CUTS: [[bool; 2]; 3] = [[false, true], [true, false], [true, true]];
+
+/// Runs one seed in which the links of so many hosts of at least three are cut at once, some in one direction only. All ranks name the leader of
+/// a cut host, its own ranks too, and the other hosts are not taken for it, in whatever order the losses are found; returns that node and the
+/// number of its cut, if a rank had to name it.
+fn cut_off(over: Over, seed: u64, hosts_cut: u32) -> Option<(u32, usize)> {
+    let mut job = Job::new(over, seed, DEAD_AFTER);
+    let grid = job.grid;
+    if grid.nodes() < hosts_cut + 2 {
+        return None;
+    }
+    let mut sim = Sim::new(seed);
+    let faulty = if over == Over::Tcp { Faults { loss: 0.01, corrupt: 0.0 } } else { BAD };
+    let faulty = job.rng.random::<bool>().then_some(faulty);
+    let mut hosts = job.hosts(&sim, faulty);
+    job.add_collectives(&mut hosts);
+    let first = job.rng.random_range(0..grid.nodes());
+    let nodes: Vec<_> = (0..hosts_cut).map(|more| (first + more) % grid.nodes()).collect();
+    let cut = job.rng.random_range(0..CUTS.len());
+    let what = format!("{}: {nodes:?}, [from, to]: {:?}", job.what(), CUTS[cut]);
+    let at = Instant::ZERO + Duration::from_micros(job.rng.random_range(0..8_000));
+    sim.run_until(&mut hosts, at, |_| false);
+    nodes.iter().for_each(|node| sim.network().set_cut_each(*node as usize, CUTS[cut]));
+    let is_out = |rank| nodes.contains(&grid.node_of(rank));
+    // Several that are cut off cannot know that others are not.
+    run_to_end(&mut sim, &mut hosts, at + CONNECT + SOON, |rank| hosts_cut > 1 && is_out(rank), &what);
+    let (mut is_named, survives) = (false, |rank: &Rank| hosts_cut == 1 || !is_out(*rank));
+    for (rank, member) in (0..).map(Rank).zip(members(&hosts)).filter(|(rank, _)| survives(rank)) {
+        let Some(cause) = member.engine.aborted() else { continue };
+        let right = nodes.iter().any(|node| cause.culprit == grid.leader_of(*node));
+        assert!(right, "{what}: {rank} names {}: {cause}", cause.culprit);
+        is_named |= member.ops.iter().any(|(_, op)| matches!(op.ended, Some(Err(_))));
+    }
+    check_buffers(&mut sim, &mut hosts, &what);
+    is_named.then_some((first, cut))
+}
+
+fn cuts(over: Over, usual: u64) {
+    for hosts_cut in [1, 2] {
+        let seeds = seeds(usual);
+        let ran = seeds.end - seeds.start;
+        let named: BTreeSet<_> = seeds.filter_map(|seed| cut_off(over, seed, hosts_cut)).collect();
+        if ran > 1 {
+            // Jobs of three hosts, and of four.
+            let hosts = 3 + u32::from(hosts_cut > 1);
+            let due = (0..hosts).flat_map(|node| (0..CUTS.len()).map(move |cut| (node, cut)));
+            let missing: Vec<_> = due.filter(|one| !named.contains(one)).collect();
+            assert!(missing.is_empty(), "{over:?}: nobody has named these hosts, by these cuts: {missing:?}");
+        }
+    }
+}
+
+#[test]
+fn a_host_that_is_cut_off_in_one_direction_is_named_by_all_and_by_itself() {
+    cuts(Over::Rud, 200);
+}
+
+#[test]
+fn a_host_that_is_cut_off_in_one_direction_is_named_by_all_and_by_itself_over_tcp() {
+    cuts(Over::Tcp, 200);
+}
+
 #[test]
 fn a_leader_has_a_session_to_each_of_very_many_others() {
     const LEADERS: u32 = 5000;

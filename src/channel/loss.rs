@@ -106,6 +106,18 @@ impl Loss {
         }
     }
 
+    /// Whether the evidence is an answer that did not come, which the way back, or this host's own port, may have lost as well.
+    pub fn is_silence(&self) -> bool {
+        use tcp::Failure;
+        matches!(
+            self,
+            Self::Rud(_)
+                | Self::Tcp(Failure::TimedOut { .. } | Failure::Unreachable { .. })
+                | Self::Unconnected { .. }
+                | Self::Silent { .. }
+        )
+    }
+
     /// Whether it is this rank's own host that cannot be reached, rather than the peer's.
     pub fn is_own(&self) -> bool {
         use verbs::Fault;

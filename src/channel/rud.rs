@@ -186,6 +186,11 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
         self.peers.of(rank).is_some_and(|peer| self.stack.rud().has_begun(peer.session))
     }
 
+    fn acknowledged_by(&self, rank: Rank) -> u64 {
+        let present = self.peers.present(rank).and_then(|index| self.peers.get(index));
+        present.map_or(0, |peer| self.stack.rud().counters(peer.session).acked)
+    }
+
     fn used(&self) -> usize {
         self.peers.iter().filter(|(_, peer)| self.stack.rud().has_begun(peer.session)).count()
     }

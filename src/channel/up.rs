@@ -68,6 +68,10 @@ pub trait Channel: Transport + Any {
         true
     }
 
+    /// How much of what was sent to this leader it has acknowledged, in a unit of the channel's own: more of it shows that packets go there and
+    /// back. 0 for a leader that is lost, or none of the channel's.
+    fn acknowledged_by(&self, rank: Rank) -> u64;
+
     /// How many leaders it was used with, where the channel counts them.
     fn used(&self) -> usize {
         0
@@ -344,11 +348,21 @@ impl UpChannels {
 
     /// Whether the channel to this leader was used; see [`Channel::is_used`].
     pub fn is_used(&self, rank: Rank) -> bool {
-        let channel = match &*self.channels {
-            [only] => Some(only),
-            all => self.by_rank.get(rank).and_then(|index| all.get(index)),
-        };
-        channel.is_some_and(|channel| channel.is_used(rank))
+        self.channel_of(rank).is_some_and(|channel| channel.is_used(rank))
+    }
+
+    /// How much this leader has acknowledged; see [`Channel::acknowledged_by`].
+    pub(crate) fn acknowledged_by(&self, rank: Rank) -> u64 {
+        self.channel_of(rank).map_or(0, |channel| channel.acknowledged_by(rank))
+    }
+
+    /// The channel to a peer. A single channel checks by itself that the rank is a peer.
+    #[inline]
+    fn channel_of(&self, rank: Rank) -> Option<&(dyn Channel + Send)> {
+        match &*self.channels {
+            [only] => Some(&**only),
+            all => Some(&**all.get(self.by_rank.get(rank)?)?),
+        }
     }
 
     /// Announces a graceful close to the peers.
@@ -498,11 +512,7 @@ impl Transport for UpChannels {
         if let Some(local) = self.local.as_ref().filter(|local| !local.is_direct(to)) {
             return local.max_fragment(to);
         }
-        let channel = match &*self.channels {
-            [only] => Some(only),
-            all => self.by_rank.get(to).and_then(|index| all.get(index)),
-        };
-        channel.map_or(LEAST_FRAGMENT, |channel| channel.max_fragment(to))
+        self.channel_of(to).map_or(LEAST_FRAGMENT, |channel| channel.max_fragment(to))
     }
 
     #[inline]

@@ -7,6 +7,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::AbortReason;
 use shouter_reducer::grid::Rank;
 
+use super::inquiry::Inquiry;
 use super::trace::LINK_REMEDY;
 use super::{Engine, end};
 use crate::channel::loss::{Loss, PeerLoss};
@@ -15,9 +16,19 @@ use crate::channel::verbs::Fault;
 /// How much later than the abort message the reason of a rank that has given up may arrive.
 const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Whom a loss is blamed on.
+pub(super) struct Finding {
+    pub(super) culprit: Rank,
+    pub(super) why: AbortReason,
+    /// How the loss showed: for the texts of errors.
+    pub(super) evidence: String,
+}
+
 /// The losses that the group has not ended for yet.
 #[derive(Default)]
 pub(super) struct Losses {
+    /// A loss by silence whose culprit is not known yet.
+    pub(super) inquiry: Option<Inquiry>,
     /// The first loss since the last poll: the rank to blame, and why.
     unhandled: Option<(Rank, AbortReason)>,
     /// How the first loss of all showed, and the rank to blame for it: for the texts of errors.
@@ -27,10 +38,11 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// A rank is to blame for a loss, which showed like this.
-    fn note(&mut self, (rank, why): (Rank, AbortReason), evidence: String) {
-        self.evidence.get_or_insert_with(|| (rank, evidence.into()));
-        self.unhandled.get_or_insert((rank, why));
+    /// It is known whom a loss is to be blamed on.
+    pub(super) fn note(&mut self, Finding { culprit, why, evidence }: Finding) {
+        self.inquiry = None;
+        self.evidence.get_or_insert_with(|| (culprit, evidence.into()));
+        self.unhandled.get_or_insert((culprit, why));
     }
 
     /// The loss that the last poll has found.
@@ -39,9 +51,12 @@ impl Losses {
         self.unhandled.take()
     }
 
-    /// How the first loss showed, if this rank is to blame for it.
+    /// How the first loss showed, if this rank is to blame for it. The group ends: no answer is waited for any longer.
     fn take_evidence(&mut self, culprit: Rank) -> Option<Box<str>> {
-        self.evidence.take_if(|(rank, _)| *rank == culprit).map(|(_, text)| text)
+        let open =
+            self.inquiry.take().map(Inquiry::into_finding).filter(|finding| finding.culprit == culprit);
+        let seen = self.evidence.take_if(|(rank, _)| *rank == culprit).map(|(_, text)| text);
+        seen.or_else(|| open.map(|finding| finding.evidence.into()))
     }
 
     /// Until when the reason of a rank that has given up, as is known now at the latest, is waited for.
@@ -49,16 +64,18 @@ impl Losses {
         *self.reason_due.get_or_insert(now + REASON_TIMEOUT)
     }
 
-    /// When a poll is due: now for a loss, and once a reason is late, until the group `has_ended`.
+    /// When a poll is due: now for a loss, and once a reason or an answer is late, until the group `has_ended`.
     pub(super) fn next_deadline(&self, polled_at: Instant, has_ended: bool) -> Option<Instant> {
         let loss = self.unhandled.as_ref().map(|_| polled_at);
         let reason = self.reason_due.filter(|_| !has_ended);
-        [loss, reason].into_iter().flatten().min()
+        let answer = self.inquiry.as_ref().filter(|_| !has_ended).map(Inquiry::until);
+        [loss, reason, answer].into_iter().flatten().min()
     }
 }
 
 impl Engine {
-    /// A channel has lost a leader. The next poll ends the group for it, unless nothing waits for that rank; whether it does.
+    /// A channel has lost a leader. The next poll ends the group for it, or one as soon as it is known whom it is to be blamed on, unless nothing
+    /// waits for that rank; whether it does.
     #[cold]
     pub(super) fn on_loss(&mut self, now: Instant, loss: PeerLoss) -> bool {
         if self.liveness.departures_expected() {
@@ -77,7 +94,7 @@ impl Engine {
             return false;
         }
         // A rank that has lost its own port or accelerator blames itself: the peer works.
-        let cause = match &loss.why {
+        let (culprit, why) = match &loss.why {
             _ if is_device => (self.rank, AbortReason::Accelerator),
             why if why.is_own() => (self.rank, AbortReason::Disconnected),
             _ if has_left => (loss.rank, AbortReason::Aborted),
@@ -87,7 +104,12 @@ impl Engine {
             Some(links) => format!("{}. {links}", loss.why),
             None => loss.why.to_string(),
         };
-        self.losses.note(cause, evidence);
+        let mut finding = Some(Finding { culprit, why, evidence });
+        // One that has left is expected to be silent.
+        if loss.why.is_silence() && !has_left {
+            finding = finding.and_then(|finding| self.inquire(now, lost, finding));
+        }
+        finding.into_iter().for_each(|finding| self.losses.note(finding));
         true
     }
 

@@ -15,6 +15,7 @@
 //! | `ending` | the vote on operations that ranks disagree about, the abort messages, the time until outcomes are given out |
 //! | `pairwise` (of `requests`) | messages and windows of a group |
 //! | `losses` | peers that the channels have lost |
+//! | `inquiry` | the questions to other leaders before one that is silent is blamed |
 //! | `shared_end` | the end of the group that the engines of a rank's shards have in common |
 //! | `leaving` | ranks that leave in good order |
 //! | `contacts` | the ranks that were told that requests wait for them |
@@ -30,6 +31,7 @@ mod end;
 mod ending;
 mod glance;
 pub(crate) mod groups;
+mod inquiry;
 mod leaving;
 pub(crate) mod liveness;
 mod losses;

@@ -116,6 +116,9 @@ impl Poller for Engine {
         while let Some(loss) = self.up.take_lost() {
             busy |= self.on_loss(now, loss);
         }
+        if self.losses.inquiry.is_some() {
+            busy |= self.conclude(now);
+        }
         busy |= self.run_in_turn(now);
         if self.contacts.is_due(now) {
             self.make_contact(now);

@@ -146,8 +146,13 @@ impl Network {
     /// Cuts or mends the link of the host that was attached as number `host`, from 0. Frames on a cut link are
     /// lost, those in flight too; the host is not notified. An unknown host changes nothing.
     pub fn set_cut(&self, host: usize, cut: bool) {
+        self.set_cut_each(host, [cut; 2]);
+    }
+
+    /// The same for each direction by itself: from the host, and to it.
+    pub fn set_cut_each(&self, host: usize, cut: [bool; 2]) {
         if let Some(host) = lock(&self.fabric).hosts.get_mut(host) {
-            for link in [&mut host.up, &mut host.down] {
+            for (link, cut) in [&mut host.up, &mut host.down].into_iter().zip(cut) {
                 link.cut = cut;
                 link.retain(|_| !cut);
             }

@@ -82,6 +82,16 @@ fn broadcast_reaches_all_others_and_a_cut_link_nobody() {
     let got: Vec<_> = hosts.iter_mut().map(|host| drain(host, late).len()).collect();
     assert_eq!(got, [0, 1, 0, 1]);
     assert_eq!(network.counters(2)[1].cut_drops, 1);
+    // One that is cut in one direction sends what nobody sends it, or the other way round.
+    for (cut, from_two, to_two) in [([false, true], 1, 0), ([true, false], 0, 1)] {
+        network.set_cut_each(2, cut);
+        hosts[2].transmit(late, &mut batch([0xff; 6], 1));
+        let later = late + core::time::Duration::from_millis(1);
+        assert_eq!(drain(&mut hosts[1], later).len(), from_two);
+        hosts[0].transmit(late, &mut batch([0xff; 6], 1));
+        assert_eq!(drain(&mut hosts[2], later).len(), to_two);
+        drain(&mut hosts[1], later);
+    }
 }
 
 /// A node that is polled every 10 us, and stops after 1 ms.

@@ -320,6 +320,12 @@ impl<S: Streams> Channel for StreamChannel<S> {
         self.peers.index(rank).is_some()
     }
 
+    fn acknowledged_by(&self, rank: Rank) -> u64 {
+        let present = self.peers.present(rank).and_then(|index| self.peers.get(index));
+        let ids = present.into_iter().flat_map(|peer| &peer.connections).filter_map(Connection::id);
+        ids.filter_map(|id| self.live.streams().info(id)).map(|info| info.acknowledged).sum()
+    }
+
     fn used(&self) -> usize {
         self.peers.indices().len()
     }

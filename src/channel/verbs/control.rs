@@ -120,6 +120,11 @@ impl<C: Control> ControlPath<C> {
         self.control.is_drained_to(awaited)
     }
 
+    /// How much a peer has acknowledged.
+    pub(super) fn acknowledged_by(&self, rank: Rank) -> u64 {
+        self.control.acknowledged_by(rank)
+    }
+
     /// A peer whose connection was lost since the last call.
     pub(super) fn take_lost(&mut self) -> Option<PeerLoss> {
         self.control.take_lost()

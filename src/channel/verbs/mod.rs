@@ -310,6 +310,11 @@ impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
         self.released.clear();
     }
 
+    /// By the control connections, which control messages go by: a loss that is silence is one of theirs.
+    fn acknowledged_by(&self, rank: Rank) -> u64 {
+        self.control.acknowledged_by(rank)
+    }
+
     /// Queue pairs to all leaders are set up at the join.
     fn used(&self) -> usize {
         self.peers.indices().len()

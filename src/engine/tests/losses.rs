@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use shouter_netstack::rud::{Clue, Failure};
+use shouter_netstack::tcp;
 use shouter_reducer::executor::AbortCause;
 use shouter_reducer::header::Header;
 use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
@@ -42,6 +43,9 @@ impl Channel for Losing {
     }
     fn addresses_down(&self) -> Vec<IpAddr> {
         self.1.into_iter().collect()
+    }
+    fn acknowledged_by(&self, _: Rank) -> u64 {
+        0
     }
     fn broadcast(&mut self, _: &Header) {}
     fn fence(&mut self) {}
@@ -157,6 +161,144 @@ fn a_lost_accelerator_is_this_ranks_own_though_the_peer_has_left() {
     engine.poll(now);
     let cause = engine.aborted().unwrap();
     assert_eq!((cause.culprit, Reason::from(&cause.reason)), (Rank(1), Reason::Accelerator));
+}
+
+/// A channel to ranks 1 and 2 of three hosts that has lost some of them, what rank 2 has acknowledged, and how many messages went to all.
+struct Quiet(Vec<PeerLoss>, Arc<AtomicUsize>, Arc<AtomicUsize>);
+
+impl Transport for Quiet {
+    fn max_fragment(&self, _: Rank) -> usize {
+        64
+    }
+    fn send(&mut self, _: Rank, _: &Header, _: PayloadRange, _: SendToken) -> Result<(), SendError> {
+        Err(SendError::Full)
+    }
+    fn request_ack(&mut self, _: Rank) {}
+}
+
+impl Channel for Quiet {
+    fn receive(&mut self, _: Instant, _: &mut dyn Inbox) -> bool {
+        false
+    }
+    fn transmit(&mut self, _: Instant, _: &mut dyn Inbox) -> bool {
+        false
+    }
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+    fn take_lost(&mut self) -> Option<PeerLoss> {
+        self.0.pop()
+    }
+    fn acknowledged_by(&self, rank: Rank) -> u64 {
+        if rank == Rank(2) { self.1.load(Ordering::SeqCst) as u64 } else { 0 }
+    }
+    fn broadcast(&mut self, _: &Header) {
+        self.2.fetch_add(1, Ordering::SeqCst);
+    }
+    fn fence(&mut self) {}
+    fn is_drained_to(&self, _: &dyn Fn(Rank) -> bool) -> bool {
+        true
+    }
+    fn resent(&self) -> u64 {
+        0
+    }
+    fn crc_dropped(&self) -> u64 {
+        0
+    }
+}
+
+/// Rank 0 of three hosts, or of two, which has lost these; what rank 2 has acknowledged, and the messages to all.
+fn asking(hosts: u32, lost: Vec<PeerLoss>) -> (Engine, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+    let grid = Grid::new(hosts, 1).unwrap();
+    let config = ExecutorConfig::new(Rank(0), grid, Kernels::detect());
+    // SAFETY: it goes into an engine, which drops it last.
+    let executor = unsafe { Executor::new(config) }.unwrap();
+    let (acknowledged, broadcasts) = (Arc::new(AtomicUsize::new(7)), Arc::default());
+    let up = Quiet(lost, Arc::clone(&acknowledged), Arc::clone(&broadcasts)).into();
+    let parts = EngineParts { executor, rank: Rank(0), up, node: None, dead_after: DEAD_AFTER };
+    (Engine::new(parts, Clock.now()), acknowledged, broadcasts)
+}
+
+fn losses(of: &[u32], why: Loss) -> Vec<PeerLoss> {
+    of.iter().map(|rank| PeerLoss { rank: Rank(*rank), why }).collect()
+}
+
+fn silences() -> [Loss; 6] {
+    let remote = SocketAddr::from(([10, 0, 0, 1], 61_790));
+    let after = Duration::from_secs(10);
+    [
+        SILENT,
+        NO_PROGRESS,
+        Loss::Tcp(tcp::Failure::TimedOut { remote, after }),
+        Loss::Tcp(tcp::Failure::Unreachable { remote }),
+        Loss::Unconnected { remote, waited: after },
+        Loss::Silent { remote, after },
+    ]
+}
+
+#[test]
+fn a_silent_rank_is_blamed_once_another_has_answered() {
+    for why in silences() {
+        let (mut engine, acknowledged, broadcasts) = asking(3, losses(&[1], why));
+        let now = Clock.now();
+        engine.poll(now);
+        // An answer may take as long as that.
+        let later = now + DEAD_AFTER / 5;
+        engine.poll(later);
+        assert_eq!((engine.aborted(), broadcasts.load(Ordering::SeqCst)), (None, 1), "{why}");
+        acknowledged.fetch_add(1, Ordering::SeqCst);
+        engine.poll(later);
+        engine.poll(later);
+        let cause = engine.aborted().unwrap();
+        let (culprit, reason, seen) = (cause.culprit, &cause.reason, cause.seen.as_deref());
+        assert_eq!((culprit, reason, seen), (Rank(1), &why.reason(), Some(&*why.to_string())));
+    }
+}
+
+/// One peer is found silent, or all are; what they have acknowledged before counts for nothing.
+#[test]
+fn a_rank_that_nobody_answers_blames_itself() {
+    for (why, of) in silences().into_iter().flat_map(|why| [(why, &[1][..]), (why, &[1, 2][..])]) {
+        let (mut engine, ..) = asking(3, losses(of, why));
+        let now = Clock.now();
+        engine.poll(now);
+        let until = now + DEAD_AFTER / 4;
+        assert!(engine.next_deadline().is_some_and(|at| at <= until), "{why}");
+        engine.poll(until);
+        engine.poll(until);
+        let cause = engine.aborted().unwrap();
+        assert_eq!((cause.culprit, &cause.reason), (Rank(0), &AbortReason::Disconnected), "{why}");
+        let seen = cause.seen.as_deref().unwrap();
+        assert!(seen.contains("none of the 2 other hosts") && seen.contains(&why.to_string()), "{seen}");
+    }
+}
+
+#[test]
+fn nobody_is_asked_in_a_job_of_two_hosts_nor_of_a_loss_that_is_no_silence() {
+    let remote = SocketAddr::from(([10, 0, 0, 1], 61_790));
+    let reset = Loss::Tcp(tcp::Failure::Reset { remote });
+    for (hosts, why) in [(2, SILENT), (2, NO_PROGRESS), (3, reset), (3, Loss::Garbled { remote })] {
+        let (mut engine, _, broadcasts) = asking(hosts, losses(&[1], why));
+        let now = Clock.now();
+        engine.poll(now);
+        assert_eq!(broadcasts.load(Ordering::SeqCst), 0, "{why}");
+        engine.poll(now);
+        assert_eq!(engine.aborted().map(|cause| cause.culprit), Some(Rank(1)), "{hosts} hosts: {why}");
+    }
+}
+
+/// The rank that it has lost has told the others first.
+#[test]
+fn what_others_say_while_they_are_asked_holds() {
+    let (mut engine, ..) = asking(3, losses(&[1], SILENT));
+    let now = Clock.now();
+    engine.poll(now);
+    engine.lost(now, Rank(1));
+    let cause = engine.aborted().unwrap();
+    assert_eq!((cause.culprit, &cause.reason), (Rank(1), &AbortReason::Failed));
+    assert_eq!(cause.seen.as_deref(), Some(&*SILENT.to_string()));
+    engine.poll(now + DEAD_AFTER / 4);
+    assert_eq!(engine.aborted().map(|cause| cause.culprit), Some(Rank(1)));
 }
 
 /// Rank 1 has left, and its connection goes. Operations that wait for other ranks go on.

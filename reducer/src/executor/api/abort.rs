@@ -80,8 +80,11 @@ pub enum AbortReason {
     /// Its accelerator failed under an operation.
     #[error("its accelerator failed; look at its log, and at the device (`nvidia-smi`)")]
     Accelerator,
-    /// Its own port, device or address is gone; it reported this itself.
-    #[error("it has lost its network port, device or address; look at its log, and at the links of its host")]
+    /// Its own port, device or address is gone, or no other host answers it; it reported this itself.
+    #[error(
+        "it has lost its network port, device or address, or packets get through to no other host, or back from none; look at its log, and \
+         at the links, cables and firewall of its host"
+    )]
     Disconnected,
     /// It sent what no schedule of this plan sends.
     #[error("it sent a message that fits no schedule; run the same version and plan on all ranks")]
