@@ -106,16 +106,10 @@ impl Loss {
         }
     }
 
-    /// Whether the evidence is an answer that did not come, which the way back, or this host's own port, may have lost as well.
-    pub fn is_silence(&self) -> bool {
-        use tcp::Failure;
-        matches!(
-            self,
-            Self::Rud(_)
-                | Self::Tcp(Failure::TimedOut { .. } | Failure::Unreachable { .. })
-                | Self::Unconnected { .. }
-                | Self::Silent { .. }
-        )
+    /// Whether this host may be the one that is cut off, rather than the peer: the peer does not answer, or has taken this rank for lost, and reset
+    /// its connections.
+    pub fn may_be_own(&self) -> bool {
+        matches!(self, Self::Rud(_) | Self::Tcp(_) | Self::Unconnected { .. } | Self::Silent { .. })
     }
 
     /// Whether it is this rank's own host that cannot be reached, rather than the peer's.

@@ -1,7 +1,7 @@
-//! Whom a loss by silence is to be blamed on: the rank that does not answer, or this one, whose host may be the one that is cut off, in one
-//! direction or in both. A cut host loses one peer first, and would name that one, which works.
+//! Whom a loss is to be blamed on: the rank that does not answer any more, or this one, whose host may be the one that is cut off, in one
+//! direction or in both. Such a host loses one peer first, which works, or is reset by one that has lost it.
 //!
-//! So all other leaders are asked before one of them is blamed, whichever way the channel has found the silence. If any acknowledges anything,
+//! So all other leaders are asked before one of them is blamed, in whatever way the channel has found the loss. If any acknowledges anything,
 //! packets go from this host and come back, and the lost rank is to blame. If none does for a quarter of the heartbeat time-out, this rank blames
 //! itself: nothing gets through, or all others are down. In a job of two hosts there is nobody to ask.
 
@@ -38,7 +38,7 @@ impl Inquiry {
 }
 
 impl Engine {
-    /// Asks the other leaders about a loss by silence. Gives the finding back where there is nobody to ask, and where this process was stopped,
+    /// Asks the other leaders about a loss. Gives the finding back where there is nobody to ask, and where this process was stopped,
     /// so that others may have dropped it; while others are asked already, the first finding is the one that holds.
     #[cold]
     pub(super) fn inquire(&mut self, now: Instant, lost: Rank, finding: Finding) -> Option<Finding> {

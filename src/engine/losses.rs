@@ -27,7 +27,7 @@ pub(super) struct Finding {
 /// The losses that the group has not ended for yet.
 #[derive(Default)]
 pub(super) struct Losses {
-    /// A loss by silence whose culprit is not known yet.
+    /// A loss whose culprit is not known yet.
     pub(super) inquiry: Option<Inquiry>,
     /// The first loss since the last poll: the rank to blame, and why.
     unhandled: Option<(Rank, AbortReason)>,
@@ -105,8 +105,8 @@ impl Engine {
             None => loss.why.to_string(),
         };
         let mut finding = Some(Finding { culprit, why, evidence });
-        // One that has left is expected to be silent.
-        if loss.why.is_silence() && !has_left {
+        // One that has left is expected to go.
+        if loss.why.may_be_own() && !has_left {
             finding = finding.and_then(|finding| self.inquire(now, lost, finding));
         }
         finding.into_iter().for_each(|finding| self.losses.note(finding));

@@ -223,7 +223,7 @@ fn losses(of: &[u32], why: Loss) -> Vec<PeerLoss> {
     of.iter().map(|rank| PeerLoss { rank: Rank(*rank), why }).collect()
 }
 
-fn silences() -> [Loss; 6] {
+fn doubtful() -> [Loss; 7] {
     let remote = SocketAddr::from(([10, 0, 0, 1], 61_790));
     let after = Duration::from_secs(10);
     [
@@ -231,6 +231,7 @@ fn silences() -> [Loss; 6] {
         NO_PROGRESS,
         Loss::Tcp(tcp::Failure::TimedOut { remote, after }),
         Loss::Tcp(tcp::Failure::Unreachable { remote }),
+        Loss::Tcp(tcp::Failure::Reset { remote }),
         Loss::Unconnected { remote, waited: after },
         Loss::Silent { remote, after },
     ]
@@ -238,7 +239,7 @@ fn silences() -> [Loss; 6] {
 
 #[test]
 fn a_silent_rank_is_blamed_once_another_has_answered() {
-    for why in silences() {
+    for why in doubtful() {
         let (mut engine, acknowledged, broadcasts) = asking(3, losses(&[1], why));
         let now = Clock.now();
         engine.poll(now);
@@ -258,7 +259,7 @@ fn a_silent_rank_is_blamed_once_another_has_answered() {
 /// One peer is found silent, or all are; what they have acknowledged before counts for nothing.
 #[test]
 fn a_rank_that_nobody_answers_blames_itself() {
-    for (why, of) in silences().into_iter().flat_map(|why| [(why, &[1][..]), (why, &[1, 2][..])]) {
+    for (why, of) in doubtful().into_iter().flat_map(|why| [(why, &[1][..]), (why, &[1, 2][..])]) {
         let (mut engine, ..) = asking(3, losses(of, why));
         let now = Clock.now();
         engine.poll(now);
@@ -274,10 +275,11 @@ fn a_rank_that_nobody_answers_blames_itself() {
 }
 
 #[test]
-fn nobody_is_asked_in_a_job_of_two_hosts_nor_of_a_loss_that_is_no_silence() {
+fn nobody_is_asked_in_a_job_of_two_hosts_nor_where_the_peer_has_sent_what_is_wrong() {
     let remote = SocketAddr::from(([10, 0, 0, 1], 61_790));
-    let reset = Loss::Tcp(tcp::Failure::Reset { remote });
-    for (hosts, why) in [(2, SILENT), (2, NO_PROGRESS), (3, reset), (3, Loss::Garbled { remote })] {
+    for (hosts, why) in
+        [(2, SILENT), (2, NO_PROGRESS), (3, Loss::Corrupted { remote }), (3, Loss::Garbled { remote })]
+    {
         let (mut engine, _, broadcasts) = asking(hosts, losses(&[1], why));
         let now = Clock.now();
         engine.poll(now);
