@@ -215,7 +215,7 @@ pub enum Reason {
     Protocol = 5,
     /// Its accelerator failed.
     Accelerator = 6,
-    /// Its own port, device or address is gone, as it said itself.
+    /// Its own port, device or address is gone, or no other host answers it, as it said itself.
     Disconnected = 7,
     /// It was stopped or cut off for longer than `heartbeat_timeout`, as it found out itself, and the others have given it up.
     Stopped = 8,

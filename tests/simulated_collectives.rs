@@ -751,12 +751,12 @@ fn cuts(over: Over, usual: u64) {
 
 #[test]
 fn a_host_that_is_cut_off_in_one_direction_is_named_by_all_and_by_itself() {
-    cuts(Over::Rud, 200);
+    cuts(Over::Rud, 250);
 }
 
 #[test]
 fn a_host_that_is_cut_off_in_one_direction_is_named_by_all_and_by_itself_over_tcp() {
-    cuts(Over::Tcp, 200);
+    cuts(Over::Tcp, 400);
 }
 
 #[test]

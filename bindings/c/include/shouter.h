@@ -77,7 +77,7 @@
 /* A rank's GPU failed. */
 #define SHOUTER_REASON_ACCELERATOR 6
 
-/* A rank has lost its own port, device or address, as it said itself. */
+/* A rank has lost its own port, device or address, or no other host answers it, as it said itself. */
 #define SHOUTER_REASON_DISCONNECTED 7
 
 /* This rank was stopped or cut off for longer than heartbeat_timeout, as it has found out itself, and the others have given it up: there it is

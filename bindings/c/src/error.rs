@@ -49,7 +49,7 @@ pub const SHOUTER_REASON_DIVERGED: i32 = 4;
 pub const SHOUTER_REASON_PROTOCOL: i32 = 5;
 /// A rank's GPU failed.
 pub const SHOUTER_REASON_ACCELERATOR: i32 = 6;
-/// A rank has lost its own port, device or address, as it said itself.
+/// A rank has lost its own port, device or address, or no other host answers it, as it said itself.
 pub const SHOUTER_REASON_DISCONNECTED: i32 = 7;
 /// This rank was stopped or cut off for longer than heartbeat_timeout, as it has found out itself, and the others have given it up: there it is
 /// SHOUTER_REASON_LOST.
