@@ -403,6 +403,7 @@ impl Channel for Wire {
     fn acknowledged_by(&self, _: Rank) -> u64 {
         0
     }
+
     fn broadcast(&mut self, header: &Header) {
         self.hub.borrow_mut().control[1 - self.end].push_back(*header);
     }
