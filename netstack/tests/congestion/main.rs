@@ -287,13 +287,27 @@ fn buffers_that_are_too_small_for_long_datagrams_narrow_no_path() {
     }
 }
 
-/// Sessions beside one TCP connection with CUBIC, over rounds as long as with a full buffer: the share of the line that the sessions have
-/// together, that of the connection, and the queue that is exceeded for 1% of the time after the connection has ended, in bandwidth-delay products.
-fn beside_cubic(scenario: Scenario, rounds: u32) -> (f64, f64, f64) {
+/// Rounds, as long as with a full buffer, for which sessions are watched beside TCP, after a third of that.
+const WATCHED: u32 = 400;
+
+/// A port that marks nothing: Gb/s, and microseconds of a round trip.
+type Port = (u64, u64);
+
+/// The buffer is in tenths of a bandwidth-delay product.
+fn unmarked(senders: usize, (rate, rtt): Port, tenths: u32, seed: u64) -> Scenario {
+    let mut scenario = Scenario { seed, ..Scenario::incast(senders) };
+    scenario.rtt = Duration::from_micros(rtt);
+    scenario.port.bits_per_second = rate * 1_000_000_000;
+    scenario.port.queue_bytes = (scenario.bdp() * f64::from(tenths) / 10.0) as usize;
+    scenario
+}
+
+/// Sessions beside one TCP connection with CUBIC: the world after so long, what a session has on average by what the connection has, and the share of
+/// the line that all have.
+fn beside_cubic(scenario: Scenario) -> (World, f64, f64) {
     let senders = scenario.senders;
-    let bdp = scenario.bdp();
     let rate = scenario.port.bits_per_second as f64;
-    let round = scenario.rtt.mul_f64(1.0 + scenario.port.queue_bytes as f64 / bdp);
+    let round = round(&scenario);
     let mut world = World::new(scenario);
     world.send_each(u64::MAX / 2);
     world.send_beside(Algorithm::Cubic);
@@ -301,37 +315,83 @@ fn beside_cubic(scenario: Scenario, rounds: u32) -> (f64, f64, f64) {
         let all: u64 = (0..senders).map(|sender| world.arrived(sender)).sum();
         (all, world.beside.as_ref().map_or(0, |flow| flow.read))
     };
-    world.run(rounds / 3 * round, |_| false);
+    world.run(WATCHED / 3 * round, |_| false);
     let (before, at) = (read(&world), world.now);
-    world.run(rounds * round, |_| false);
+    world.run(WATCHED * round, |_| false);
     let after = read(&world);
-    let share = |bytes: u64| bytes as f64 * 8.0 / (world.now - at).as_secs_f64() / rate;
-    let shares = (share(after.0 - before.0), share(after.1 - before.1));
-    world.beside = None;
-    world.run(rounds * round, |_| false);
-    world.queue.clear();
-    world.run(rounds / 3 * round, |_| false);
-    (shares.0, shares.1, world.queue_exceeded_for(0.01) as f64 / bdp)
+    let (rud, cubic) = ((after.0 - before.0) as f64, (after.1 - before.1) as f64);
+    let share = (rud + cubic) * 8.0 / (world.now - at).as_secs_f64() / rate;
+    (world, rud / senders as f64 / cubic, share)
 }
 
-/// Alone, a session keeps its delay, which is the least beside a sender that fills the buffer.
+/// A round trip with a full buffer.
+fn round(scenario: &Scenario) -> Duration {
+    scenario.rtt.mul_f64(1.0 + scenario.port.queue_bytes as f64 / scenario.bdp())
+}
+
+/// The queue that is exceeded for 1% of the time once the connection has ended, in bandwidth-delay products.
+fn queue_afterwards(mut world: World) -> f64 {
+    let round = round(&world.scenario);
+    world.beside = None;
+    world.run(WATCHED * round, |_| false);
+    world.queue.clear();
+    world.run(WATCHED / 3 * round, |_| false);
+    world.queue_exceeded_for(0.01) as f64 / world.scenario.bdp()
+}
+
+/// Alone, a session keeps its delay, which is the least beside a sender that fills the buffer. A session has between a third of the connection's share
+/// and twice as much.
 #[test]
 fn a_sender_that_fills_the_buffer_leaves_some_of_the_link() {
-    for (senders, rtt, rate, buffer) in [
-        (1, 10, 100_000_000_000, 1_000_000),
-        (1, 50, 10_000_000_000, 500_000),
-        (4, 50, 10_000_000_000, 250_000),
-    ] {
-        let mut scenario = Scenario::incast(senders);
-        scenario.rtt = Duration::from_micros(rtt);
-        scenario.port.bits_per_second = rate;
-        scenario.port.queue_bytes = buffer;
-        let (rud, cubic, queue) = beside_cubic(scenario, 600);
-        println!(
-            "{senders} beside CUBIC, {rtt} us, {} Gb/s, buffer of {buffer}: {rud:.3}, CUBIC {cubic:.3}; then a queue of {queue:.2}",
-            rate / 1_000_000_000
-        );
-        assert!((0.33..2.0).contains(&(rud / cubic)) && rud + cubic > 0.9, "{rud} {cubic}");
-        assert!(queue < 2.0, "{queue}");
+    for (senders, port, tenths) in
+        [(1, (100, 10), 20), (1, (100, 10), 40), (1, (10, 50), 18), (1, (10, 50), 20), (4, (10, 50), 24)]
+    {
+        for seed in [11, 12] {
+            let (world, ratio, used) = beside_cubic(unmarked(senders, port, tenths, seed));
+            let queue = queue_afterwards(world);
+            println!(
+                "{senders} beside CUBIC, {port:?}, buffer of {:.1}, seed {seed}: {ratio:.2} of it, {used:.3} of the line; then a queue of {queue:.2}",
+                f64::from(tenths) / 10.0,
+            );
+            assert!((1.0 / 3.0..2.0).contains(&ratio), "{senders}, {port:?}, {tenths}, {seed}: {ratio}");
+            assert!(used > 0.9 && queue < 2.0, "{senders}, {port:?}, {tenths}, {seed}: {used} {queue}");
+        }
     }
+}
+
+/// All of the map in docs/benchmarks.md, "RUD beside TCP", which it prints.
+#[test]
+fn most_buffers_and_seeds_leave_a_session_its_share() {
+    if std::env::var_os("SHOUTER_TEST_LONG").is_none() {
+        return;
+    }
+    const ALL: &[u32] = &[7, 10, 11, 12, 13, 14, 16, 18, 20, 22, 24, 30, 40];
+    const SOME: &[u32] = &[10, 12, 14, 16, 20, 24, 30, 40];
+    let (mut runs, mut fair, mut starved) = (0, 0, 0);
+    for (senders, port, buffers) in [
+        (1, (100, 10), ALL),
+        (1, (25, 20), ALL),
+        (1, (10, 50), ALL),
+        (1, (10, 100), SOME),
+        (4, (100, 10), SOME),
+        (4, (10, 50), SOME),
+    ] {
+        for &tenths in buffers {
+            let mut ratios = [11, 12, 13, 14, 15, 16, 17, 18]
+                .map(|seed| beside_cubic(unmarked(senders, port, tenths, seed)).1);
+            ratios.sort_by(f64::total_cmp);
+            let count =
+                |range: core::ops::Range<f64>| ratios.iter().filter(|ratio| range.contains(ratio)).count();
+            let (these, none) = (count(1.0 / 3.0..2.0), count(0.0..0.1));
+            println!(
+                "{senders} beside CUBIC, {port:?}, buffer of {:.1}: {:.2} to {:.2} of it, {these} of 8 fair, {none} starved",
+                f64::from(tenths) / 10.0,
+                ratios[0],
+                ratios[7],
+            );
+            (runs, fair, starved) = (runs + 8, fair + these, starved + none);
+        }
+    }
+    println!("{fair} of {runs} are fair, {starved} starved");
+    assert!(5 * fair >= 3 * runs && 20 * starved <= runs, "{fair} and {starved} of {runs}");
 }

@@ -3,16 +3,24 @@
 
 use super::swift::ONE;
 
-/// So many rounds above the target, and the queue is somebody else's. Sessions of this kind among themselves had nine in a row at most: 256 of
-/// them that began at once, on a link that holds 83 datagrams (tests/congestion).
-const HOPELESS: u32 = 16;
+/// Rounds of a response, after one above the target. What is sent in the first meets the shorter queue, and is acknowledged in the second; the others'
+/// windows shrink up to a round later.
+const RESPONSE: u32 = 4;
 
-/// Of a window of this and more, a round below the target takes back one above it. A smaller one is that of one among many senders: it takes
-/// back all.
-const LARGE: u64 = 8 * ONE;
+/// The queue is somebody else's once the window was cut in vain so often, in whole windows.
+const IN_VAIN: u64 = 7 * ONE / 4;
 
-/// A window of less is next to nothing: those 256 senders have more. Rounds below the target take nothing back, and two above it do.
-const TINY: u64 = ONE / 5;
+/// So much of that makes it likely: then responses of small windows count, too, and a time-out is enough.
+const LIKELY: u64 = IN_VAIN / 3;
+
+/// A smaller window may be that of one among many senders, which see the queue one after the other: the delay need not fall with it.
+const SMALL: u64 = 2 * ONE;
+
+/// A window of less is next to nothing: a round above the target counts as a whole window, and the next one is the response.
+const TINY: u64 = ONE / 10;
+
+/// A round that is not above the target takes this part of the sum away: what is older says little of the senders of now.
+const FADING: u64 = 100;
 
 /// Rounds for which a sender stands back, to see whether it is itself that fills the buffer.
 const BACK: u32 = 4;
@@ -27,6 +35,8 @@ pub(super) struct RoundEnd {
     pub(super) window: u64,
     /// The window that would leave no queue, if this sender were alone.
     pub(super) alone: u64,
+    /// The delay.
+    pub(super) delay: u64,
     /// The delay was above the target, and that of the network.
     pub(super) above: bool,
     /// There was no queue.
@@ -35,11 +45,23 @@ pub(super) struct RoundEnd {
     pub(super) lost: bool,
 }
 
+/// What a smaller window does to the delay.
+#[derive(Debug)]
+struct Response {
+    /// Rounds left of it.
+    left: u32,
+    /// The window at its beginning, and the least since.
+    window: [u64; 2],
+    /// The delay at its beginning, and the least since.
+    delay: [u64; 2],
+}
+
 /// Whether there is such a sender.
 #[derive(Debug, Default)]
 pub(super) struct Rival {
-    /// Rounds above the target, less others, and the window before the first.
-    steep: u32,
+    response: Option<Response>,
+    /// The shares by which the window was cut in vain, in sum, and the window before the first of them.
+    in_vain: u64,
     before: u64,
     is_there: bool,
     /// Rounds since the last time that this sender stood back.
@@ -59,7 +81,7 @@ impl Rival {
     /// Whether there may be one.
     #[inline]
     pub(super) fn is_suspected(&self) -> bool {
-        self.steep != 0
+        self.in_vain != 0 || self.response.is_some()
     }
 
     /// Whether the window grows, beside one.
@@ -70,7 +92,10 @@ impl Rival {
     /// A round has ended: the window from now on, if it changes.
     pub(super) fn on_round(&mut self, round: &RoundEnd) -> Option<u64> {
         if round.drained {
-            *self = Self::default();
+            //= rud/spec.md section 7.7, RUD-109
+            // It may have emptied the queue for once.
+            let in_vain = self.in_vain - self.in_vain.div_ceil(4);
+            *self = Self { in_vain, before: self.before, ..Self::default() };
             return None;
         }
         if !self.is_there {
@@ -92,24 +117,41 @@ impl Rival {
 
     /// Everything on the wire is held for lost.
     pub(super) fn on_timeout(&mut self) {
-        self.is_there |= self.steep >= HOPELESS / 2;
+        self.is_there |= self.in_vain >= LIKELY;
         self.back = 0;
+        self.response = None;
     }
 
+    //= rud/spec.md section 7.7, RUD-109
     fn suspect(&mut self, round: &RoundEnd) -> Option<u64> {
-        if !round.above {
-            self.steep = match round.window {
-                ..TINY => self.steep,
-                TINY..LARGE => 0,
-                LARGE.. => self.steep.saturating_sub(1),
+        if !round.above && round.window >= TINY {
+            self.in_vain -= self.in_vain.div_ceil(FADING);
+        }
+        let Some(response) = &mut self.response else {
+            let left = match round.window {
+                ..TINY => 1,
+                TINY..SMALL if self.in_vain < LIKELY => 0,
+                _ => RESPONSE,
             };
+            if round.above && left != 0 {
+                let (window, delay) = ([round.window; 2], [round.delay; 2]);
+                self.response = Some(Response { left, window, delay });
+                self.before = if self.in_vain == 0 { round.window } else { self.before };
+            }
+            return None;
+        };
+        response.left -= 1;
+        response.window[1] = response.window[1].min(round.window);
+        response.delay[1] = response.delay[1].min(round.delay);
+        if response.left != 0 {
             return None;
         }
-        if self.steep == 0 {
-            self.before = round.window;
-        }
-        self.steep += if round.window < TINY { HOPELESS / 2 } else { 1 };
-        self.is_there = self.steep >= HOPELESS;
+        // Page's cumulative sum (Biometrika 1954): it stays near zero as long as half of the traffic gives way.
+        let share = |[before, least]: [u64; 2]| ONE - least * ONE / before.max(1);
+        let cut = if response.window[0] < TINY { ONE } else { share(response.window) };
+        self.in_vain = (self.in_vain + cut).saturating_sub(2 * share(response.delay));
+        self.response = None;
+        self.is_there = self.in_vain >= IN_VAIN;
         self.is_there.then_some(round.window.max(self.before / 2))
     }
 }

@@ -135,6 +135,11 @@ impl Swift {
         &self.noise
     }
 
+    #[cfg(test)]
+    pub(super) fn rival(&self) -> &Rival {
+        &self.rival
+    }
+
     /// The queue that is aimed at.
     fn queue(&self) -> u64 {
         (self.base - self.base / 4).min(LONGEST_QUEUE).max(self.least_queue)
@@ -209,6 +214,7 @@ impl Swift {
             let round = RoundEnd {
                 window: self.window,
                 alone: self.window * alone / ONE,
+                delay,
                 above: above && believed,
                 drained: delay <= self.drained,
                 lost: lost != 0,

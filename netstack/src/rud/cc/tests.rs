@@ -138,17 +138,22 @@ fn a_queue_is_emptied_once_a_round_and_only_if_all_of_the_round_met_it() {
 
 //= rud/spec.md section 7.7, RUD-101
 //= rud/spec.md section 7.7, RUD-102
+//= rud/spec.md section 7.7, RUD-109
 #[test]
 fn a_queue_that_does_not_give_way_is_met_by_losses_alone() {
     let (empty, full) = (BASE, BASE + 80_000);
     let mut rounds = Rounds::open(100);
     rounds.round(empty, 0, 0);
     let before = rounds.swift.limit();
-    for _ in 0..15 {
-        rounds.round(full, 0, 0);
-    }
-    assert_eq!(rounds.swift.limit(), 1);
-    rounds.round(full, 0, 0);
+    // The window is halved in every round, until it is next to nothing.
+    let is_there = |rounds: &mut Rounds, most| {
+        (0..most).position(|_| {
+            rounds.round(full, 0, 0);
+            rounds.swift.rival().is_there()
+        })
+    };
+    let after = is_there(&mut rounds, 24);
+    assert!(after.is_some_and(|rounds| rounds >= 8), "{after:?}");
     assert_eq!(rounds.swift.limit(), before / 2, "there is a rival");
     for _ in 0..20 {
         rounds.round(full, 0, 0);
@@ -173,6 +178,43 @@ fn a_queue_that_does_not_give_way_is_met_by_losses_alone() {
     let alone = rounds.swift.limit();
     rounds.round(full, 0, 0);
     assert!(rounds.swift.limit() < alone, "delays count again");
+    // What was found before is not forgotten at once: one response is enough.
+    assert!(is_there(&mut rounds, 4).is_some());
+}
+
+//= rud/spec.md section 7.7, RUD-109
+#[test]
+fn a_queue_that_gives_way_is_nobody_elses() {
+    // A link that holds 20 datagrams, of so many senders that shrink and grow as this one does, and one with a fixed window.
+    let rival_after = |alike: u32, fixed: u32| {
+        let mut rounds = Rounds::open(20);
+        (0..1000).position(|_| {
+            let queued = rounds.swift.limit() * alike + fixed;
+            rounds.round(BASE.max(u64::from(queued) * 500), 0, 0);
+            rounds.swift.rival().is_there()
+        })
+    };
+    for (alike, fixed) in [(1, 0), (2, 0), (4, 0), (16, 0), (2, 15), (4, 10)] {
+        assert_eq!(rival_after(alike, fixed), None, "{alike}, {fixed}");
+    }
+    let after = rival_after(1, 60);
+    assert!(after.is_some_and(|rounds| rounds < 40), "{after:?}");
+}
+
+//= rud/spec.md section 7.7, RUD-109
+#[test]
+fn cuts_of_long_ago_say_nothing_of_the_senders_of_now() {
+    // Cut in vain twice, with so many rounds in between whose queue is not too long.
+    let is_there = |between: u32| {
+        let mut rounds = Rounds::open(200);
+        rounds.round(BASE, 0, 0);
+        for queued in [between, 0] {
+            (0..5).for_each(|_| rounds.round(BASE + 80_000, 0, 0));
+            (0..queued).for_each(|_| rounds.round(BASE + 5_000, 0, 0));
+        }
+        rounds.swift.rival().is_there()
+    };
+    assert_eq!([1, 200].map(is_there), [true, false]);
 }
 
 //= rud/spec.md section 7.4
