@@ -104,7 +104,8 @@ pub enum Error {
         /// The text.
         text: Box<str>,
     },
-    /// An operation's own deadline passed (the key `deadline`), which ends the operation and the group. That of a tensor which was held for
+    /// An operation's deadline (the key `deadline`) passed, here or on another rank that waited for the same ones, which ends the operation and
+    /// the group. That of a `register` of the group of all ends neither, but no more can be registered. That of a tensor which was held for
     /// others of its bucket (the key `fuse_below`) ends neither the group nor anything else: nothing of it was started.
     ///
     /// The content of the buffers under way is undefined. They are free unless `in_use_by` says otherwise.

@@ -24,13 +24,14 @@ pub(crate) fn replace(
     mode: u32,
     fill: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> io::Result<()> {
-    let path = &target(path)?;
+    // The kernel follows the links first: it may refuse those that other users have made (fs.protected_symlinks).
     let before = match fs::metadata(path) {
         Ok(there) if there.is_file() => Some(there.permissions()),
         Ok(_) => return Err(io::Error::other(NO_FILE)),
         Err(why) if why.kind() == ErrorKind::NotFound => None,
         Err(why) => return Err(why),
     };
+    let path = &target(path)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     // Processes of other containers, too, write here: a process id would not tell them apart.
     name.push(format!(".{:016x}", OsRng.try_next_u64().map_err(io::Error::other)?));

@@ -23,9 +23,9 @@ impl fmt::Display for TooFew {
         write!(
             f,
             "{wanted} sockets are needed for the connections with the other leaders, {open} files are open, {SPARE} are to be left over, and \
-             this process may open {limit}, its hard limit: raise RLIMIT_NOFILE (ulimit -n) to {} at least, or lower channel_num, the \
+             this process may open {limit}: raise RLIMIT_NOFILE (ulimit -n, and its hard limit) to {} at least, or lower channel_num, the \
              connections to each other leader",
-            wanted + open + SPARE
+            open.saturating_add(wanted + SPARE)
         )
     }
 }
@@ -39,8 +39,13 @@ pub(crate) fn reserve(wanted: u64) -> Result<(), TooFew> {
         return Ok(());
     }
     let limit = getrlimit(Resource::Nofile);
-    // Where /proc is not mounted, nothing but the standard streams is known of.
-    let open = fs::read_dir("/proc/self/fd").map_or(3, |open| open.count().saturating_sub(1)) as u64;
+    let open = match fs::read_dir("/proc/self/fd") {
+        Ok(open) => open.count().saturating_sub(1) as u64,
+        // The limit is reached.
+        Err(why) if why.raw_os_error() == Some(libc::EMFILE) => limit.current.unwrap_or(u64::MAX),
+        // Where /proc is not mounted, nothing but the standard streams is known of.
+        Err(_) => 3,
+    };
     let Some(raised) = raised(wanted, open, limit)? else { return Ok(()) };
     match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..limit }) {
         Ok(()) => {
@@ -57,7 +62,7 @@ pub(crate) fn reserve(wanted: u64) -> Result<(), TooFew> {
 
 /// The soft limit that is needed, where the present one is too low: what the program had for files of its own stays its own.
 fn raised(wanted: u64, open: u64, limit: Rlimit) -> Result<Option<u64>, TooFew> {
-    let needed = wanted + open + SPARE;
+    let needed = open.saturating_add(wanted + SPARE);
     let Some(current) = limit.current.filter(|current| *current < needed) else { return Ok(None) };
     let most = limit.maximum.unwrap_or(u64::MAX);
     if most < needed {
@@ -85,7 +90,7 @@ mod tests {
         assert_eq!(of(Some(20), Some(141)), refused(141));
         assert_eq!(of(Some(141), Some(141)), refused(141));
         let text = refused(141).map(|_: Option<u64>| ()).unwrap_err().to_string();
-        for part in ["100 sockets", "10 files are open", "may open 141", "ulimit -n) to 142", "channel_num"] {
+        for part in ["100 sockets", "10 files are open", "may open 141", "to 142 at least", "channel_num"] {
             assert!(text.contains(part), "{text}");
         }
     }

@@ -109,7 +109,14 @@ impl Loss {
     /// Whether this host may be the one that is cut off, rather than the peer: the peer does not answer, or has taken this rank for lost, and reset
     /// its connections.
     pub fn may_be_own(&self) -> bool {
-        matches!(self, Self::Rud(_) | Self::Tcp(_) | Self::Unconnected { .. } | Self::Silent { .. })
+        matches!(
+            self,
+            Self::Rud(_)
+                | Self::Tcp(_)
+                | Self::Unopened { .. }
+                | Self::Unconnected { .. }
+                | Self::Silent { .. }
+        )
     }
 
     /// Whether it is this rank's own host that cannot be reached, rather than the peer's.

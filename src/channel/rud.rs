@@ -188,7 +188,11 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
 
     fn acknowledged_by(&self, rank: Rank) -> u64 {
         let present = self.peers.present(rank).and_then(|index| self.peers.get(index));
-        present.map_or(0, |peer| self.stack.rud().counters(peer.session).acked)
+        present.map_or(0, |peer| {
+            let counters = self.stack.rud().counters(peer.session);
+            // A refusal has come back as well.
+            counters.acked + counters.refused_by_peer
+        })
     }
 
     fn used(&self) -> usize {

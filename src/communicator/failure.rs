@@ -86,10 +86,9 @@ impl Outcomes {
         Error::diverged(call, Some(divergence.rank.0), self.views(&divergence), text)
     }
 
-    /// The group has ended under an operation. The rank whose deadline passes first tells the others, whose operation has waited for the same
-    /// rank as long.
+    /// The group has ended under a collective. The rank whose deadline passes first tells the others, which wait for the same rank.
     #[cold]
-    pub(super) fn ended(&self, call: Call, cause: &AbortCause, text: String) -> Error {
+    fn ended(&self, call: Call, cause: &AbortCause, text: String) -> Error {
         match &cause.reason {
             AbortReason::Late if cause.culprit != self.rank => {
                 Error::deadline(call, vec![cause.culprit.0], self.deadline, text)
@@ -271,7 +270,7 @@ impl Outcomes {
             }
             TransferError::GivenUp { peer, .. } => Error::deadline(call, vec![peer.0], self.deadline, text),
             TransferError::Cancelled { .. } => Error::Argument(text),
-            TransferError::Aborted { cause, .. } => self.ended(call, cause, text),
+            TransferError::Aborted { cause, .. } => Error::ended_by(call, cause, text),
         }
     }
 }

@@ -36,8 +36,9 @@ impl Group {
     /// [`Error::Argument`] for a tensor that cannot be, such as one without the counts that its collective has, on the rank that gives it;
     /// [`Error::Mismatch`] names the tensor and both views, on every rank, if one differs, or the two ranks of which one gives another
     /// number of elements than the other takes: then nothing is registered, and the group goes on; [`Error::Deadline`] the ranks that did not
-    /// register before the deadline, and the operations that they are in instead, as far as those are known; [`Error::PeerFailed`] says why the group ended meanwhile; [`Error::Closed`] in a forked
-    /// child.
+    /// register before the deadline, and the operations that they are in instead, as far as those are known: then the group goes on, but
+    /// registers nothing more; [`Error::PeerFailed`] says why the group ended meanwhile, or that this rank comes after the others' deadline;
+    /// [`Error::Closed`] in a forked child.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -429,6 +429,11 @@ impl Agreement<'_> {
                 let text = format!("{} was given up: {why}", self.subject());
                 Error::peer_failed(self.call(None), rank, Reason::Aborted, text)
             }
+            // The others have said so before it came.
+            ExchangeError::Missing { missing, .. } if missing.ranks.contains(&self.rank.0) => {
+                let text = format!("{}: {} comes after the others' deadline", self.subject(), self.rank);
+                Error::peer_failed(self.call(None), self.rank.0, Reason::Late, text)
+            }
             ExchangeError::Missing { missing, waited, .. } => {
                 let text = format!(
                     "{} waited {waited:?} for {missing}; check that they are alive and register the same tensors, at the same place among \

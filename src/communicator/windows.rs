@@ -335,7 +335,7 @@ impl Group {
         match error {
             AccessError::Denied { .. } => Error::mismatch(call, Some(target), Views::default(), text),
             AccessError::Deadline { .. } => Error::deadline(call, vec![target], self.deadline, text),
-            AccessError::Aborted { cause, .. } => self.outcomes.ended(call, cause, text),
+            AccessError::Aborted { cause, .. } => Error::ended_by(call, cause, text),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Whom a loss is to be blamed on: the rank that does not answer any more, or this one, whose host may be the one that is cut off, in one
 //! direction or in both. Such a host loses one peer first, which works, or is reset by one that has lost it.
 //!
-//! So all other leaders are asked before one of them is blamed, in whatever way the channel has found the loss. If any acknowledges anything,
+//! So all other leaders are asked before one of them is blamed for a loss that may be its own ([`Loss::may_be_own`]). If any acknowledges anything,
 //! packets go from this host and come back, and the lost rank is to blame. If none does for a quarter of the heartbeat time-out, this rank blames
 //! itself: nothing gets through, or all others are down. In a job of two hosts there is nobody to ask.
 
@@ -12,8 +12,11 @@ use shouter_reducer::executor::AbortReason;
 use shouter_reducer::grid::Rank;
 
 use super::Engine;
+use super::ending::{CONNECTING, LOOK_EVERY};
 use super::groups::{Greeting, Lineage};
 use super::losses::Finding;
+#[cfg(doc)]
+use crate::channel::loss::Loss;
 
 /// Questions that wait for an answer.
 pub(super) struct Inquiry {
@@ -23,6 +26,8 @@ pub(super) struct Inquiry {
     asked: Vec<(Rank, u64)>,
     patience: Duration,
     until: Instant,
+    /// Until when it is waited for connections that are being made.
+    connected_by: Instant,
 }
 
 impl Inquiry {
@@ -50,38 +55,59 @@ impl Engine {
         let others =
             leaders.filter(|leader| ![own, lost].contains(leader) && !self.departures.has_left(*leader));
         let asked: Vec<_> = others.map(|leader| (leader, self.up.acknowledged_by(leader))).collect();
-        if asked.is_empty() || self.times.was_stopped() {
+        // Peers leave for an end, or a vote, that is known here: it comes first.
+        let is_ending = self.executor.aborted().is_some()
+            || self.executor.diverged().is_some()
+            || self.executor.given_up().is_some();
+        if asked.is_empty() || self.times.was_stopped() || is_ending {
             return Some(finding);
         }
         // It has no effect there.
         self.up.broadcast(&Lineage::ALL.message(own, Greeting::Made(0)));
         let patience = self.times.dead_after() / 4;
-        self.losses.inquiry = Some(Inquiry { finding, asked, patience, until: now + patience });
+        let until = now + patience;
+        self.losses.inquiry =
+            Some(Inquiry { finding, asked, patience, until, connected_by: until + CONNECTING });
         None
     }
 
     /// Looks for an answer; whether the inquiry has ended.
     #[cold]
     pub(super) fn conclude(&mut self, now: Instant) -> bool {
-        let Some(inquiry) = &self.losses.inquiry else { return false };
-        let answers = |(rank, before): &(Rank, u64)| self.up.acknowledged_by(*rank) > *before;
-        let is_answered = inquiry.asked.iter().any(answers);
+        let Some(inquiry) = &mut self.losses.inquiry else { return false };
+        // Who has left answers no more.
+        inquiry.asked.retain(|(rank, _)| !self.departures.has_left(*rank));
+        let is_answered = inquiry.asked.iter_mut().any(|(rank, before)| {
+            let acknowledged = self.up.acknowledged_by(*rank);
+            // That of a connection that has closed does not count any more.
+            *before = acknowledged.min(*before);
+            acknowledged > *before
+        });
+        let is_known = is_answered || inquiry.asked.is_empty();
         let has_ended = self.executor.aborted().is_some();
-        if !is_answered && now < inquiry.until && !has_ended {
-            return false;
+        if !is_known && !has_ended {
+            if now < inquiry.until {
+                return false;
+            }
+            let is_asked = |rank: Rank| inquiry.asked.iter().any(|(asked, _)| *asked == rank);
+            if now < inquiry.connected_by && self.up.is_connecting_to(&is_asked) {
+                inquiry.until = inquiry.connected_by.min(now + LOOK_EVERY);
+                return false;
+            }
         }
         let Some(Inquiry { finding, asked, patience, .. }) = self.losses.inquiry.take() else { return false };
         if has_ended {
             return false;
         }
-        if is_answered {
+        if is_known {
             self.losses.note(finding);
             return true;
         }
-        let (hosts, lost) = (asked.len() + 1, finding.culprit);
+        let lost = finding.culprit;
         let evidence = format!(
-            "none of the {hosts} other hosts has acknowledged anything for {patience:?} after {lost} was lost, so this host is cut off, or all \
+            "no other host has acknowledged anything for {patience:?} after {lost} was lost (asked: {}), so this host is cut off, or all \
              of them are; see its link, cable, switch port and firewall. Of {lost}: {}",
+            asked.len(),
             finding.evidence
         );
         self.losses.note(Finding { culprit: self.rank, why: AbortReason::Disconnected, evidence });

@@ -78,7 +78,8 @@ pub unsafe extern "C" fn shouter_allreduce_cuda(
 /// Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own.
 ///
 /// Where there is a count for each rank, counts are given here, on every rank, and shouter_start sends none. After SHOUTER_ERROR_MISMATCH nothing
-/// is registered, and the group goes on. Where there is an ALLTOALLV among the tensors, the call is one of the group's operations, in
+/// is registered, and the group goes on. After SHOUTER_ERROR_DEADLINE it goes on as well, but registers nothing more; a group of some ranks has
+/// ended then. Where there is an ALLTOALLV among the tensors, the call is one of the group's operations, in
 /// their order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_register(

@@ -24,7 +24,7 @@ pub const SHOUTER_ERROR_ARGUMENT: i32 = 4;
 pub const SHOUTER_ERROR_MISMATCH: i32 = 5;
 /// A rank is gone; the content of the buffers under way is undefined.
 pub const SHOUTER_ERROR_PEER_FAILED: i32 = 6;
-/// The operation's own deadline passed, which ends it.
+/// The operation's deadline passed, here or on another rank that waited for the same ones, which ends it.
 pub const SHOUTER_ERROR_DEADLINE: i32 = 7;
 /// The group was closed, or failed before.
 pub const SHOUTER_ERROR_CLOSED: i32 = 8;

@@ -214,7 +214,7 @@ def test_a_receive_is_cancelled_as_long_as_nothing_has_come(job: Job) -> None:
             # A message and a collective that are over, or are none of the kind, go on.
             g.barrier()
             work = g.recv_async(x, 1, 6)
-            assert work.wait(30).count == 3 and not work.cancel()
+            assert work.wait(30).elements == 3 and not work.cancel()
             work = g.barrier_async()
             assert not work.cancel()
             g.send(np.ones(1), 1)

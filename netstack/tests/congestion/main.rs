@@ -359,10 +359,13 @@ fn a_sender_that_fills_the_buffer_leaves_some_of_the_link() {
     }
 }
 
-/// All of the map in docs/benchmarks.md, "RUD beside TCP", which it prints.
+/// The rows *by cuts* of the table in docs/benchmarks.md, "RUD beside TCP", which it prints.
 #[test]
 fn most_buffers_and_seeds_leave_a_session_its_share() {
     if std::env::var_os("SHOUTER_TEST_LONG").is_none() {
+        println!(
+            "skipped: all buffers beside CUBIC take minutes; `scripts/test beside`, or SHOUTER_TEST_LONG=1, runs them"
+        );
         return;
     }
     const ALL: &[u32] = &[7, 10, 11, 12, 13, 14, 16, 18, 20, 22, 24, 30, 40];

@@ -86,13 +86,14 @@ impl Executor {
             let says = node.and_then(|node| node.has_started(grid.local_of(*other), seq));
             says.or_else(|| op.has_received_from(*other).then_some(true))
         };
+        let asked: Vec<_> = missing.iter().map(|other| (*other, started(other))).collect();
         let those = |is: fn(Option<bool>) -> bool| -> Vec<Rank> {
-            missing.iter().copied().filter(|other| is(started(other))).collect()
+            asked.iter().filter(|(_, started)| is(*started)).map(|(other, _)| *other).collect()
         };
         let (absent, silent) =
             (those(|started| started == Some(false)), those(|started| started != Some(true)));
         let known = node.is_some_and(|node| node.has_started(grid.local_of(rank), seq).is_some());
-        let others_know = absent.is_empty() && (known || silent.is_empty());
+        let others_know = absent.is_empty() && (known || silent.is_empty() && grid.ranks() > 2);
         if others_know && self.ring.edit(seq, |op| op.extend_deadline(now)) {
             return true;
         }

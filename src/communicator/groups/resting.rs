@@ -107,7 +107,7 @@ fn what_is_started_wakes_its_group() {
 fn the_deadline_of_a_part_of_a_bucket_wakes_a_group_that_rests() {
     for mode in ["caller", "dedicated"] {
         let all = ranks_keyed(1, 2, &[("fuse_below", "4096"), ("mode", mode)]);
-        let within = Duration::from_secs(1);
+        let within = Duration::from_secs(3);
         let group = each(&all, |rank| rank.group_within(&[0, 1], within).unwrap());
         let specs =
             ["held", "missing"].map(|name| TensorSpec::all_reduce(name, DType::F32, 4, ReduceOp::Sum));

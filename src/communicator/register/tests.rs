@@ -47,6 +47,8 @@ fn a_rank_that_registers_beside_operations_of_the_others_learns_which_they_are_i
                     let mut named = error.missing().iter().copied().chain(error.rank());
                     let is_named = named.any(|rank| rank == culprit);
                     assert!(is_named || hosts > 1 && size > 2, "{number}, {case}");
+                    let own = error.missing().contains(&number) || error.rank() == Some(number);
+                    assert!(!own || hosts > 1 && size > 2, "{number}, {case}");
                     assert_eq!(error.operation(), Some(Operation::AllReduce), "{case}");
                     continue;
                 }
@@ -77,6 +79,11 @@ fn a_rank_that_registers_alone_names_those_that_it_waited_for() {
             assert!(error.to_string().contains("register of \"late\" (generation 0"), "{error}");
             assert!(!error.to_string().contains("has begun"), "{error}");
         }
+        // It is not told that it waits for itself.
+        let late = group[culprit as usize].register(&[spec("late")]).unwrap_err();
+        let is_late =
+            matches!(late, Error::PeerFailed { rank, reason: crate::Reason::Late, .. } if rank == culprit);
+        assert!(is_late && late.to_string().contains("deadline"), "{late:?}");
     }
 }
 

@@ -399,7 +399,7 @@ class Group:
         """Agrees with all ranks on the tensors of each step, in this order, which is their priority, and returns a
         number for each. Every rank calls it with the same tensors. `Mismatch` names the first that differs, or the
         ranks of which one gives another number of elements than the other takes: nothing is registered then, and the
-        group goes on. No push exchanges counts.
+        group goes on. After `Deadline` the group of all ranks registers nothing more. No push exchanges counts.
         """
         return self._core.register([
             (t.name, _KINDS.get(t.kind, t.kind), t.elements, t.dtype, t.op, t.root, (t.counts, t.given, t.taken))

@@ -78,7 +78,7 @@ class PeerFailed(ShouterError, ConnectionError):
 
 
 class Deadline(ShouterError, TimeoutError):
-    """The operation's own deadline passed; it waited for the ranks `missing`."""
+    """The operation's deadline passed, here or on another rank that waited for the same ones; it waited for the ranks `missing`."""
 
 
 class Closed(ShouterError):

@@ -7,16 +7,16 @@ use super::swift::ONE;
 /// windows shrink up to a round later.
 const RESPONSE: u32 = 4;
 
-/// The queue is somebody else's once the window was cut in vain so often, in whole windows.
+/// There is a rival once the cuts in vain add up to so many windows.
 const IN_VAIN: u64 = 7 * ONE / 4;
 
-/// So much of that makes it likely: then responses of small windows count, too, and a time-out is enough.
+/// So much of that makes it likely: then responses of small windows count, too, and a time-out of one is enough.
 const LIKELY: u64 = IN_VAIN / 3;
 
 /// A smaller window may be that of one among many senders, which see the queue one after the other: the delay need not fall with it.
 const SMALL: u64 = 2 * ONE;
 
-/// A window of less is next to nothing: a round above the target counts as a whole window, and the next one is the response.
+/// A window of less is next to nothing: a round above the target counts as a cut by a whole window, and the next one is the response.
 const TINY: u64 = ONE / 10;
 
 /// A round that is not above the target takes this part of the sum away: what is older says little of the senders of now.
@@ -35,7 +35,7 @@ pub(super) struct RoundEnd {
     pub(super) window: u64,
     /// The window that would leave no queue, if this sender were alone.
     pub(super) alone: u64,
-    /// The delay.
+    /// The least delay in it.
     pub(super) delay: u64,
     /// The delay was above the target, and that of the network.
     pub(super) above: bool,
@@ -64,6 +64,8 @@ pub(super) struct Rival {
     in_vain: u64,
     before: u64,
     is_there: bool,
+    /// A time-out of this round has found it.
+    by_timeout: bool,
     /// Rounds since the last time that this sender stood back.
     rounds: u32,
     /// Rounds for which it still stands back, and the window after them.
@@ -98,6 +100,7 @@ impl Rival {
             *self = Self { in_vain, before: self.before, ..Self::default() };
             return None;
         }
+        self.by_timeout = false;
         if !self.is_there {
             return self.suspect(round);
         }
@@ -115,11 +118,19 @@ impl Rival {
         Some(round.alone)
     }
 
-    /// Everything on the wire is held for lost.
-    pub(super) fn on_timeout(&mut self) {
-        self.is_there |= self.in_vain >= LIKELY;
+    /// Everything on the wire of this window is held for lost.
+    pub(super) fn on_timeout(&mut self, window: u64) {
+        if !self.is_there {
+            self.is_there = self.in_vain >= LIKELY && window < SMALL;
+            self.by_timeout = self.is_there;
+        }
         self.back = 0;
         self.response = None;
+    }
+
+    /// It was not.
+    pub(super) fn on_spurious(&mut self) {
+        self.is_there &= !core::mem::take(&mut self.by_timeout);
     }
 
     //= rud/spec.md section 7.7, RUD-109

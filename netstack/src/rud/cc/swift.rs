@@ -402,8 +402,8 @@ impl Controller for Swift {
             self.saved_alpha = self.alpha;
         }
         self.saved = self.saved.max(self.window);
+        self.rival.on_timeout(self.window);
         self.window = self.window.min(ONE);
-        self.rival.on_timeout();
         self.begin_slow_start();
         self.gap = 0;
         self.paced_for.0 = 0;
@@ -466,6 +466,7 @@ impl Swift {
         if self.saved != 0 {
             self.window = self.window.max(self.saved);
             self.saved = 0;
+            self.rival.on_spurious();
             self.leave_slow_start();
             // One is that of a slow start, which has ended without a mark.
             self.alpha = if self.saved_alpha == ONE { 0 } else { self.saved_alpha };

@@ -194,11 +194,30 @@ fn a_queue_that_gives_way_is_nobody_elses() {
             rounds.swift.rival().is_there()
         })
     };
-    for (alike, fixed) in [(1, 0), (2, 0), (4, 0), (16, 0), (2, 15), (4, 10)] {
+    for (alike, fixed) in [(1, 0), (2, 0), (4, 0), (16, 0), (2, 15), (4, 10), (2, 25), (4, 25)] {
         assert_eq!(rival_after(alike, fixed), None, "{alike}, {fixed}");
     }
     let after = rival_after(1, 60);
     assert!(after.is_some_and(|rounds| rounds < 40), "{after:?}");
+}
+
+//= rud/spec.md section 7.6, RUD-84
+//= rud/spec.md section 7.7, RUD-109
+#[test]
+fn a_time_out_of_a_small_window_finds_a_likely_rival_unless_it_was_spurious() {
+    // So many rounds above the target, in which a window of a hundred datagrams is cut in vain, and a time-out.
+    for (above, window, finds) in [(4, 5, false), (5, 2, false), (6, 1, true)] {
+        let mut rounds = Rounds::open(100);
+        rounds.round(BASE, 0, 0);
+        (0..above).for_each(|_| rounds.round(BASE + 80_000, 0, 0));
+        assert_eq!((rounds.swift.limit(), rounds.swift.rival().is_there()), (window, false));
+        rounds.swift.on_timeout();
+        assert_eq!(rounds.swift.rival().is_there(), finds, "{above}");
+        let mut sample = rounds.sample(BASE + 80_000, 1, 0);
+        sample.spurious = 1;
+        rounds.swift.on_acked(&sample);
+        assert!(!rounds.swift.rival().is_there(), "{above}");
+    }
 }
 
 //= rud/spec.md section 7.7, RUD-109
@@ -208,9 +227,9 @@ fn cuts_of_long_ago_say_nothing_of_the_senders_of_now() {
     let is_there = |between: u32| {
         let mut rounds = Rounds::open(200);
         rounds.round(BASE, 0, 0);
-        for queued in [between, 0] {
+        for calm in [between, 0] {
             (0..5).for_each(|_| rounds.round(BASE + 80_000, 0, 0));
-            (0..queued).for_each(|_| rounds.round(BASE + 5_000, 0, 0));
+            (0..calm).for_each(|_| rounds.round(BASE + 5_000, 0, 0));
         }
         rounds.swift.rival().is_there()
     };

@@ -152,7 +152,7 @@ def refusal(joined: list[int]) -> str:
 
 
 def late_of(why: Deadline | PeerFailed) -> list[int]:
-    """The ranks that did not come in time; raises another failure. The rank whose deadline came first has told the others who was late."""
+    """The ranks that did not come in time; raises another failure. A rank that comes late itself has PeerFailed."""
     if isinstance(why, PeerFailed) and why.reason != "late":
         raise why
     return why.missing or [rank for rank in [why.rank] if rank is not None]

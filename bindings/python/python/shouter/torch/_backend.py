@@ -410,14 +410,14 @@ class Operations:
         if self.core.rank > 0:
             self.core.start_send(0, 0, "uint8", 0, tag)
             text = f"Rank {self.core.rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0"
-            self._await(0, tag, until, f"{text}: it waits for others, or has not come itself, for {seconds:.3f} s")
+            if not self._has_come(0, tag, until):
+                text = f"monitored_barrier: {text}: it waits for others, or has not come itself, for {seconds:.3f} s"
+                raise Deadline(text, rank=0, reason="late", missing=[0], operation="barrier", after=seconds)
             return
         peers = range(1, self.core.size)
         late: list[int] = []
         for peer in peers:
-            try:
-                self._await(peer, tag, until, "")
-            except Deadline:
+            if not self._has_come(peer, tag, until):
                 late.append(peer)
                 if not wait_all_ranks:
                     break
@@ -429,8 +429,8 @@ class Operations:
         for peer in peers:
             self.core.start_send(0, 0, "uint8", peer, tag)
 
-    def _await(self, peer: int, tag: int, until: float, text: str) -> None:
-        """Waits for an empty message."""
+    def _has_come(self, peer: int, tag: int, until: float) -> bool:
+        """Waits for an empty message; whether it has come in time."""
         message = self.core.start_recv(0, 0, "uint8", peer, tag)
         try:
             try:
@@ -438,12 +438,11 @@ class Operations:
             except Timeout:
                 # Else it would be under way until the end.
                 if message.cancel():
-                    raise Deadline(f"monitored_barrier: {text}", rank=peer, reason="late", missing=[peer], operation="barrier") from None
+                    return False
                 message.wait()
-        except Deadline:
-            raise
         except ShouterError as error:
             raise raised(error) from None
+        return True
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets how long a wait may take; a group has ended, as far as PyTorch is concerned, when one took longer."""
