@@ -21,7 +21,7 @@ pub(super) const FLOOD: Duration = Duration::from_millis(200);
 pub(super) const CONNECTING: Duration = Duration::from_millis(2300);
 
 /// Between two looks at these connections.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(5);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// How far a group has ended here.
 #[derive(Default)]

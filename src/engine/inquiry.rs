@@ -12,7 +12,6 @@ use shouter_reducer::executor::AbortReason;
 use shouter_reducer::grid::Rank;
 
 use super::Engine;
-use super::ending::{CONNECTING, LOOK_EVERY};
 use super::groups::{Greeting, Lineage};
 use super::losses::Finding;
 #[cfg(doc)]
@@ -26,8 +25,6 @@ pub(super) struct Inquiry {
     asked: Vec<(Rank, u64)>,
     patience: Duration,
     until: Instant,
-    /// Until when it is waited for connections that are being made.
-    connected_by: Instant,
 }
 
 impl Inquiry {
@@ -43,8 +40,9 @@ impl Inquiry {
 }
 
 impl Engine {
-    /// Asks the other leaders about a loss. Gives the finding back where there is nobody to ask, and where this process was stopped,
-    /// so that others may have dropped it; while others are asked already, the first finding is the one that holds.
+    /// Asks the other leaders about a loss. Gives the finding back where there is nobody to ask, where the end of the group or a divergence is
+    /// known already, and where this process was stopped, so that others may have dropped it; while others are asked already, the first finding
+    /// is the one that holds.
     #[cold]
     pub(super) fn inquire(&mut self, now: Instant, lost: Rank, finding: Finding) -> Option<Finding> {
         if self.losses.inquiry.is_some() {
@@ -55,7 +53,7 @@ impl Engine {
         let others =
             leaders.filter(|leader| ![own, lost].contains(leader) && !self.departures.has_left(*leader));
         let asked: Vec<_> = others.map(|leader| (leader, self.up.acknowledged_by(leader))).collect();
-        // Peers leave for an end, or a vote, that is known here: it comes first.
+        // Peers leave for it.
         let is_ending = self.executor.aborted().is_some()
             || self.executor.diverged().is_some()
             || self.executor.given_up().is_some();
@@ -65,9 +63,7 @@ impl Engine {
         // It has no effect there.
         self.up.broadcast(&Lineage::ALL.message(own, Greeting::Made(0)));
         let patience = self.times.dead_after() / 4;
-        let until = now + patience;
-        self.losses.inquiry =
-            Some(Inquiry { finding, asked, patience, until, connected_by: until + CONNECTING });
+        self.losses.inquiry = Some(Inquiry { finding, asked, patience, until: now + patience });
         None
     }
 
@@ -85,15 +81,8 @@ impl Engine {
         });
         let is_known = is_answered || inquiry.asked.is_empty();
         let has_ended = self.executor.aborted().is_some();
-        if !is_known && !has_ended {
-            if now < inquiry.until {
-                return false;
-            }
-            let is_asked = |rank: Rank| inquiry.asked.iter().any(|(asked, _)| *asked == rank);
-            if now < inquiry.connected_by && self.up.is_connecting_to(&is_asked) {
-                inquiry.until = inquiry.connected_by.min(now + LOOK_EVERY);
-                return false;
-            }
+        if !is_known && now < inquiry.until && !has_ended {
+            return false;
         }
         let Some(Inquiry { finding, asked, patience, .. }) = self.losses.inquiry.take() else { return false };
         if has_ended {

@@ -41,7 +41,7 @@
 /* A rank is gone; the content of the buffers under way is undefined. */
 #define SHOUTER_ERROR_PEER_FAILED 6
 
-/* The operation's own deadline passed, which ends it. */
+/* The operation's deadline passed, here or on another rank that waited for the same ones, which ends it. */
 #define SHOUTER_ERROR_DEADLINE 7
 
 /* The group was closed, or failed before. */
@@ -661,7 +661,8 @@ shouter_status_t shouter_allreduce_cuda(const struct shouter_t *shouter,
  * Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own.
  *
  * Where there is a count for each rank, counts are given here, on every rank, and shouter_start sends none. After SHOUTER_ERROR_MISMATCH nothing
- * is registered, and the group goes on. Where there is an ALLTOALLV among the tensors, the call is one of the group's operations, in
+ * is registered, and the group goes on. After SHOUTER_ERROR_DEADLINE it goes on as well, but registers nothing more; a group of some ranks has
+ * ended then. Where there is an ALLTOALLV among the tensors, the call is one of the group's operations, in
  * their order. */
 shouter_status_t shouter_register(const struct shouter_t *shouter,
                                   const struct shouter_tensor_t *tensors,
