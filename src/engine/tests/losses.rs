@@ -15,8 +15,15 @@ use crate::channel::up::Channel;
 use crate::channel::verbs::Fault;
 use crate::error::Reason;
 
-/// A channel that loses peers, over a port whose link is down if it has an address.
-struct Losing(Vec<PeerLoss>, Option<IpAddr>);
+/// A channel that loses peers, over a port whose link is down if it has an address; what rank 2 has acknowledged, and how many messages went
+/// to all.
+#[derive(Default)]
+struct Losing {
+    lost: Vec<PeerLoss>,
+    down: Option<IpAddr>,
+    acknowledged: Arc<AtomicUsize>,
+    broadcasts: Arc<AtomicUsize>,
+}
 
 impl Transport for Losing {
     fn max_fragment(&self, _: Rank) -> usize {
@@ -39,15 +46,17 @@ impl Channel for Losing {
         None
     }
     fn take_lost(&mut self) -> Option<PeerLoss> {
-        self.0.pop()
+        self.lost.pop()
     }
     fn addresses_down(&self) -> Vec<IpAddr> {
-        self.1.into_iter().collect()
+        self.down.into_iter().collect()
     }
-    fn acknowledged_by(&self, _: Rank) -> u64 {
-        0
+    fn acknowledged_by(&self, rank: Rank) -> u64 {
+        if rank == Rank(2) { self.acknowledged.load(Ordering::SeqCst) as u64 } else { 0 }
     }
-    fn broadcast(&mut self, _: &Header) {}
+    fn broadcast(&mut self, _: &Header) {
+        self.broadcasts.fetch_add(1, Ordering::SeqCst);
+    }
     fn fence(&mut self) {}
     fn is_drained_to(&self, _: &dyn Fn(Rank) -> bool) -> bool {
         true
@@ -63,7 +72,11 @@ impl Channel for Losing {
 /// Why rank 1 ends the group after losses, each of rank 0, the last one first.
 fn cause(losses: &[Loss]) -> AbortCause {
     let [_other, mut engine] = idle();
-    engine.up = Losing(losses.iter().map(|why| PeerLoss { rank: Rank(0), why: *why }).collect(), None).into();
+    engine.up = Losing {
+        lost: losses.iter().map(|why| PeerLoss { rank: Rank(0), why: *why }).collect(),
+        ..Losing::default()
+    }
+    .into();
     let now = Clock.now();
     // The first poll learns of it, and the second one acts.
     engine.poll(now);
@@ -115,7 +128,7 @@ fn the_first_loss_is_the_one_that_is_told() {
 #[test]
 fn what_was_seen_of_one_rank_is_not_told_of_another() {
     let [other, mut engine] = idle();
-    engine.up = Losing(vec![PeerLoss { rank: Rank(0), why: SILENT }], None).into();
+    engine.up = Losing { lost: vec![PeerLoss { rank: Rank(0), why: SILENT }], ..Losing::default() }.into();
     let now = Clock.now();
     engine.poll(now);
     // Meanwhile another rank of the node has ended the group for a cause of its own.
@@ -130,7 +143,8 @@ fn what_was_seen_of_one_rank_is_not_told_of_another() {
 fn who_is_given_up_while_its_link_is_down_tells_that() {
     let [_other, mut engine] = idle();
     let losses = vec![PeerLoss { rank: Rank(0), why: SILENT }];
-    engine.up = Losing(losses, Some(Ipv4Addr::new(10, 0, 0, 2).into())).into();
+    engine.up =
+        Losing { lost: losses, down: Some(Ipv4Addr::new(10, 0, 0, 2).into()), ..Losing::default() }.into();
     let now = Clock.now();
     engine.poll(now);
     engine.lost(now, Rank(1));
@@ -143,7 +157,7 @@ fn who_is_given_up_while_its_link_is_down_tells_that() {
 #[test]
 fn who_was_stopped_tells_nothing_of_the_others() {
     let [_other, mut engine] = idle();
-    engine.up = Losing(vec![PeerLoss { rank: Rank(0), why: SILENT }], None).into();
+    engine.up = Losing { lost: vec![PeerLoss { rank: Rank(0), why: SILENT }], ..Losing::default() }.into();
     let resumed = Clock.now() + 2 * DEAD_AFTER;
     engine.poll(resumed);
     engine.poll(resumed);
@@ -154,7 +168,11 @@ fn who_was_stopped_tells_nothing_of_the_others() {
 #[test]
 fn a_lost_accelerator_is_this_ranks_own_though_the_peer_has_left() {
     let [_other, mut engine] = idle();
-    engine.up = Losing(vec![PeerLoss { rank: Rank(0), why: Loss::Verbs(Fault::Accelerator) }], None).into();
+    engine.up = Losing {
+        lost: vec![PeerLoss { rank: Rank(0), why: Loss::Verbs(Fault::Accelerator) }],
+        ..Losing::default()
+    }
+    .into();
     let now = Clock.now();
     engine.left(Departure { rank: 0, started: 0 });
     engine.poll(now);
@@ -163,60 +181,16 @@ fn a_lost_accelerator_is_this_ranks_own_though_the_peer_has_left() {
     assert_eq!((cause.culprit, Reason::from(&cause.reason)), (Rank(1), Reason::Accelerator));
 }
 
-/// A channel to ranks 1 and 2 of three hosts that has lost some of them, what rank 2 has acknowledged, and how many messages went to all.
-struct Quiet(Vec<PeerLoss>, Arc<AtomicUsize>, Arc<AtomicUsize>);
-
-impl Transport for Quiet {
-    fn max_fragment(&self, _: Rank) -> usize {
-        64
-    }
-    fn send(&mut self, _: Rank, _: &Header, _: PayloadRange, _: SendToken) -> Result<(), SendError> {
-        Err(SendError::Full)
-    }
-    fn request_ack(&mut self, _: Rank) {}
-}
-
-impl Channel for Quiet {
-    fn receive(&mut self, _: Instant, _: &mut dyn Inbox) -> bool {
-        false
-    }
-    fn transmit(&mut self, _: Instant, _: &mut dyn Inbox) -> bool {
-        false
-    }
-    fn next_deadline(&self) -> Option<Instant> {
-        None
-    }
-    fn take_lost(&mut self) -> Option<PeerLoss> {
-        self.0.pop()
-    }
-    fn acknowledged_by(&self, rank: Rank) -> u64 {
-        if rank == Rank(2) { self.1.load(Ordering::SeqCst) as u64 } else { 0 }
-    }
-    fn broadcast(&mut self, _: &Header) {
-        self.2.fetch_add(1, Ordering::SeqCst);
-    }
-    fn fence(&mut self) {}
-    fn is_drained_to(&self, _: &dyn Fn(Rank) -> bool) -> bool {
-        true
-    }
-    fn resent(&self) -> u64 {
-        0
-    }
-    fn crc_dropped(&self) -> u64 {
-        0
-    }
-}
-
 /// Rank 0 of three hosts, or of two, which has lost these; what rank 2 has acknowledged, and the messages to all.
 fn asking(hosts: u32, lost: Vec<PeerLoss>) -> (Engine, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let grid = Grid::new(hosts, 1).unwrap();
     let config = ExecutorConfig::new(Rank(0), grid, Kernels::detect());
     // SAFETY: it goes into an engine, which drops it last.
     let executor = unsafe { Executor::new(config) }.unwrap();
-    let (acknowledged, broadcasts) = (Arc::new(AtomicUsize::new(7)), Arc::default());
-    let up = Quiet(lost, Arc::clone(&acknowledged), Arc::clone(&broadcasts)).into();
-    let parts = EngineParts { executor, rank: Rank(0), up, node: None, dead_after: DEAD_AFTER };
-    (Engine::new(parts, Clock.now()), acknowledged, broadcasts)
+    let up = Losing { lost, acknowledged: Arc::new(AtomicUsize::new(7)), ..Losing::default() };
+    let seen = (Arc::clone(&up.acknowledged), Arc::clone(&up.broadcasts));
+    let parts = EngineParts { executor, rank: Rank(0), up: up.into(), node: None, dead_after: DEAD_AFTER };
+    (Engine::new(parts, Clock.now()), seen.0, seen.1)
 }
 
 fn losses(of: &[u32], why: Loss) -> Vec<PeerLoss> {
@@ -293,6 +267,23 @@ fn nobody_is_asked_in_a_job_of_two_hosts_nor_where_the_peer_has_sent_what_is_wro
     }
 }
 
+/// Peers leave for the end, and their connections go.
+#[test]
+fn nobody_is_asked_once_the_group_has_ended() {
+    let messages = |lost| {
+        let (mut engine, _, broadcasts) = asking(3, lost);
+        let now = Clock.now();
+        engine.lost(now, Rank(2));
+        engine.poll(now);
+        engine.poll(now);
+        assert_eq!(engine.aborted().map(|cause| cause.culprit), Some(Rank(2)));
+        broadcasts.load(Ordering::SeqCst)
+    };
+    for why in doubtful() {
+        assert_eq!(messages(losses(&[1], why)), messages(vec![]), "{why}");
+    }
+}
+
 /// The rank that it has lost has told the others first.
 #[test]
 fn what_others_say_while_they_are_asked_holds() {
@@ -328,7 +319,7 @@ fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
             let config = ExecutorConfig::new(Rank(0), grid, Kernels::detect());
             // SAFETY: it goes into an engine, which drops it last.
             let executor = unsafe { Executor::new(config) }.unwrap();
-            let up = Losing(vec![PeerLoss { rank: lost, why: SILENT }], None).into();
+            let up = Losing { lost: vec![PeerLoss { rank: lost, why: SILENT }], ..Losing::default() }.into();
             let now = Clock.now();
             let rank = Rank(0);
             let mut engine =
