@@ -491,7 +491,7 @@ pub trait Emit {
     /// Whether what is emitted is sealed after that, and so needs no CRC. RUD's own.
     const SEALS: bool = false;
 
-    /// How many datagrams `emit` would take now.
+    /// How many datagrams `emit` would take now. A session that has more waits for the next call, behind the others.
     fn room(&self) -> usize;
 
     /// Sends the bytes of `header`, which are copied, followed by the payload. They are RUD's header and the body. False if it was not taken; then

@@ -8,6 +8,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use super::SendError;
 use super::counters::Counters;
 use super::port::{LinkHeader, Port};
+use super::turn::Turn;
 use crate::device::{Device, HEADER_CAPACITY};
 use crate::ip::is_unicast_ip;
 use crate::ip::neighbour::{Requester, Resolution};
@@ -466,6 +467,8 @@ pub(super) struct Emitter<'a, D> {
     pub(super) alone: bool,
     /// Frames that devices took before the end of the poll.
     pub(super) taken: usize,
+    /// What RUD may still send in this poll.
+    pub(super) turn: Turn,
 }
 
 impl<D: Device> Emitter<'_, D> {

@@ -16,10 +16,6 @@ use crate::wire::ip::Ecn;
 use crate::wire::rud::{HEADER_LEN, MAX_BODY, SPLIT_LEN};
 use crate::wire::{ethernet, udp, vlan};
 
-/// Datagrams of RUD that are made before the device takes them. Making one reads its payload for the CRC, and the device copies
-/// the payload while it is still in the cache.
-const AHEAD: usize = 32;
-
 /// The longest datagram that fits a frame's headers behind those of link, IP and UDP.
 const SHORT: usize = HEADER_CAPACITY - (ethernet::HEADER_LEN + vlan::TAG_LEN + 40 + udp::HEADER_LEN);
 // That of a piece with the longest message header does.
@@ -147,6 +143,9 @@ impl<D: Device> Emitter<'_, D> {
 impl<D: Device> rud::Emit for Emitter<'_, D> {
     #[inline]
     fn room(&self) -> usize {
+        if self.turn.is_over() {
+            return 0;
+        }
         match &*self.ports {
             [port] => port.iface.room(),
             ports => ports.iter().map(|port| port.iface.room()).max().unwrap_or(0),
@@ -184,9 +183,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
             Some(header_len) => {
                 iface.push_written(header_len, payload.as_slice(), Offload::NONE);
                 self.counters.tx_rud += 1;
-                if iface.waiting() % AHEAD == 0 {
-                    self.taken += port.flush(self.now);
-                }
+                self.turn.take(len);
             }
             None => self.counters.tx_too_long += 1,
         }
@@ -228,9 +225,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         match queued {
             Ok(()) => {
                 self.counters.tx_rud += 1;
-                if iface.waiting() % AHEAD == 0 {
-                    self.taken += port.flush(self.now);
-                }
+                self.turn.take(len);
                 true
             }
             Err(QueueError::Full) => false,

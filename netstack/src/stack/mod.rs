@@ -11,8 +11,8 @@
 //!              device (loopback, fault, pcap, tap, dpdk, simulated)
 //! ```
 //!
-//! [`Stack::poll`] works as follows: a burst is received from each port and handed to the protocols, timers fire, and
-//! the protocols' frames go to the devices until they take no more. Frames that a device does not take stay in the
+//! [`Stack::poll`] works as follows: frames are received from each port, a turn's at most, and handed to the protocols, timers fire, and
+//! the protocols' frames go to the devices until they take no more, RUD's a turn's at most. Frames that a device does not take stay in the
 //! port's batch; back pressure is not loss.
 
 mod addresses;
@@ -28,6 +28,7 @@ mod offload;
 mod port;
 mod receive;
 mod tcp;
+mod turn;
 mod udp;
 
 #[cfg(test)]
@@ -51,9 +52,13 @@ use destination::{Destinations, Emitter, ResolvedRoute, ip_udp_len};
 use icmp::{About, SendIcmpError};
 use port::{Interface, Port, Sizes};
 use receive::{Protocols, Receiver};
+use turn::Turn;
 
-/// Rounds of filling and flushing the batches within one poll.
+/// Rounds of filling and flushing the batches with TCP's segments within one poll.
 const TX_ROUNDS: usize = 4;
+
+/// Frames that are received before it is looked whether their turn is over.
+const RX_STEP: usize = 16;
 
 /// The longest time between two checks whether releases still have to wait for frames.
 const RELEASE_CHECK: Duration = Duration::from_micros(10);
@@ -132,12 +137,26 @@ impl<D: Device> Stack<D> {
         self.more = false;
         let mut frames_in = 0;
         for (port, Port { device, iface }) in self.ports.iter_mut().enumerate() {
-            let budget = self.protocols.config.rx_budget;
+            let mut budget = self.protocols.config.rx_budget;
             let protocols = &mut self.protocols;
             let mut receiver = Receiver { now, iface, port, station: Mac::default(), protocols, sink };
-            let frames = device.receive(now, budget, &mut |frame| receiver.on_frame(frame));
-            self.more |= frames >= budget;
-            frames_in += frames;
+            let mut turn = Turn::WHOLE;
+            loop {
+                let step = budget.min(RX_STEP);
+                let frames = device.receive(now, step, &mut |frame| {
+                    turn.take(frame.len());
+                    receiver.on_frame(frame);
+                });
+                frames_in += frames;
+                budget -= frames.min(step);
+                if frames < step {
+                    break;
+                }
+                if budget == 0 || turn.is_over() {
+                    self.more = true;
+                    break;
+                }
+            }
         }
         if self.protocols.rud.is_due(now, self.more) {
             self.protocols.rud.on_timeout(now, sink);
@@ -205,9 +224,12 @@ impl<D: Device> Stack<D> {
     fn transmit_now(&mut self, now: Instant) -> usize {
         let mut frames_out = 0;
         let mut clear = true;
-        for _ in 0..TX_ROUNDS {
+        for round in 0..TX_ROUNDS {
             let mut taken = 0;
-            if self.protocols.rud.wants_transmit() || self.protocols.tcp.wants_transmit() {
+            // What RUD has beyond a turn waits for the next poll, which begins with what has come meanwhile.
+            let rud_sends = round == 0 && self.protocols.rud.wants_transmit();
+            if rud_sends || self.protocols.tcp.wants_transmit() {
+                let turn = self.ports.iter().map(|port| port.iface.turn()).max().unwrap_or(Turn::WHOLE);
                 let mut emitter = Emitter {
                     now,
                     ports: &mut self.ports,
@@ -215,8 +237,9 @@ impl<D: Device> Stack<D> {
                     counters: &mut self.protocols.counters,
                     alone: !self.protocols.rud.wants_transmit() && self.protocols.tcp.has_one_ready(),
                     taken: 0,
+                    turn,
                 };
-                if self.protocols.rud.wants_transmit() {
+                if rud_sends {
                     emitter.transmit_rud(&mut self.protocols.rud);
                 }
                 self.protocols.tcp.transmit(now, &mut emitter);
@@ -230,7 +253,7 @@ impl<D: Device> Stack<D> {
                 clear &= port.is_clear();
             }
             frames_out += taken;
-            if taken == 0 || !(self.protocols.rud.wants_transmit() || self.protocols.tcp.wants_transmit()) {
+            if taken == 0 || !self.protocols.tcp.wants_transmit() {
                 break;
             }
         }

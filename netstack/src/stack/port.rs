@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use super::addresses::Addresses;
 use super::counters::Counters;
+use super::turn::Turn;
 use crate::device::{Device, Frame, FramesOut, HEADER_CAPACITY, Offload, TxBatch, segment};
 use crate::ip::neighbour::{self, Cache};
 use crate::region::Extent;
@@ -123,11 +124,12 @@ impl Interface {
         self.tx.capacity().saturating_sub(RESERVED)
     }
 
-    /// Frames that wait for the device.
-    #[cfg(feature = "rud")]
+    /// What may be made for the device in a poll beside the frames that wait for it.
     #[inline]
-    pub(super) fn waiting(&self) -> usize {
-        self.tx.len()
+    pub(super) fn turn(&self) -> Turn {
+        let mut turn = Turn::WHOLE;
+        self.tx.frames().iter().for_each(|frame| turn.take(frame.len()));
+        turn
     }
 
     /// Whether frames wait for the device.

@@ -22,6 +22,7 @@ mod icmp;
 mod ipv6;
 mod pauses;
 mod releases;
+mod turns;
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -238,58 +239,6 @@ fn messages_cross(seal: Option<SealSecret>) {
     assert_eq!(counters.rx_udp_checksum + counters.rx_ipv4_checksum + counters.rx_ipv4_malformed, 0);
     assert!(pair.a.counters().tx_held > 0, "the first datagrams waited for ARP");
     assert!(pair.a.device_counters(PortId(0)).tx_frames > 0);
-}
-
-/// A device that takes everything, and notes how many frames it was given at a time.
-struct Batches {
-    capabilities: Capabilities,
-    lengths: Vec<usize>,
-}
-
-// SAFETY: no frame is read.
-#[allow(unsafe_code)]
-unsafe impl Device for Batches {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-    fn mac(&self) -> [u8; 6] {
-        MAC_A.0
-    }
-    fn link_up(&mut self) -> bool {
-        true
-    }
-    fn transmit(&mut self, _: Instant, batch: &mut TxBatch) -> usize {
-        let taken = batch.frames().len();
-        self.lengths.push(taken);
-        batch.consume(taken);
-        taken
-    }
-    fn receive(&mut self, _: Instant, _: usize, _: &mut impl FnMut(RxFrame<'_>)) -> usize {
-        0
-    }
-    fn counters(&self) -> DeviceCounters {
-        DeviceCounters::default()
-    }
-}
-
-/// The CRC of a payload is computed just before the device copies it, and not long before.
-#[test]
-fn rud_hands_a_long_queue_to_the_device_bit_by_bit_within_one_poll() {
-    let device = Batches { capabilities: Capabilities::plain("test", 1500, 32), lengths: vec![] };
-    let mut settings = StackConfig::new(1).with_rud(RUD_PORT);
-    settings.rud.initial_window = 960;
-    let mut stack = Stack::new(settings);
-    stack.add_port(device, PortConfig { neighbours: vec![(B, MAC_B.0)], ..config(A) }).unwrap();
-    stack.poll_with(Instant::ZERO, &mut Collect::default());
-    let to_b = session(&mut stack, A, B, (1, 2));
-    for message in 0..200 {
-        stack.rud_mut().send(to_b, b"header", region().extent(0, 1400), MessageToken(message)).unwrap();
-    }
-    let before = stack.device(PortId(0)).unwrap().lengths.len();
-    stack.poll_with(at_micros(1), &mut Collect::default());
-    let lengths = &stack.device(PortId(0)).unwrap().lengths[before..];
-    assert!(lengths.iter().sum::<usize>() >= 200, "{lengths:?}");
-    assert!(lengths.iter().all(|length| *length <= 32), "{lengths:?}");
 }
 
 /// A device whose link can be cut.

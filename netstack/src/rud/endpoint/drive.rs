@@ -14,9 +14,6 @@ use crate::rud::session::{Accepted, Look, Session, TransmitOutcome};
 use crate::time::Instant;
 use crate::wire::rud::Header;
 
-/// Data datagrams that a session may send before the next session is served.
-const QUANTUM: u32 = 64;
-
 impl Endpoint {
     /// The caller looks for datagrams now; `more`: its look before left some behind. A caller that looks rarely cannot
     /// tell how long a datagram was there, and its acknowledgements say so. Without these calls every datagram counts
@@ -183,7 +180,7 @@ impl Endpoint {
                     let outcome = match entry.seal.as_deref_mut() {
                         //= rud/spec.md section 10, RUD-90
                         None if session.is_sealed() => TransmitOutcome::Done,
-                        None => session.transmit(now, interval, QUANTUM, emit),
+                        None => session.transmit(now, interval, emit),
                         Some(seal) => transmit_sealed(session, seal, (now, interval), emit),
                     };
                     entry.due = session.deadline();
@@ -200,7 +197,6 @@ impl Endpoint {
                         self.paced.push(Reverse((at, index)));
                     }
                 }
-                TransmitOutcome::More => self.ready.push_back(index),
                 TransmitOutcome::Blocked => {
                     // The next session begins when there is room again.
                     self.ready.push_back(index);
@@ -311,5 +307,5 @@ fn transmit_sealed(
     (now, interval): (u64, u64),
     emit: &mut impl Emit,
 ) -> TransmitOutcome {
-    session.transmit(now, interval, QUANTUM, &mut Sealing { seal, emit })
+    session.transmit(now, interval, &mut Sealing { seal, emit })
 }

@@ -14,8 +14,6 @@ use crate::wire::rud::{DatagramKind, HEADER_LEN, Header, SPLIT_LEN, SPLIT_UNIT, 
 pub(in crate::rud) enum TransmitOutcome {
     /// Nothing more is due.
     Done,
-    /// The quantum is used up.
-    More,
     /// There is no room to send.
     Blocked,
     /// Data waits until this time.
@@ -39,13 +37,12 @@ impl Session {
                 || self.sender.retry_at() <= now)
     }
 
-    /// Sends due datagrams, up to `quantum` of them with data, of a sender that polled `interval` nanoseconds ago.
+    /// Sends due datagrams, of a sender that polled `interval` nanoseconds ago.
     #[inline]
     pub(in crate::rud) fn transmit(
         &mut self,
         now: u64,
         interval: u64,
-        quantum: u32,
         emit: &mut impl Emit,
     ) -> TransmitOutcome {
         if self.failed {
@@ -55,7 +52,6 @@ impl Session {
         if !self.try_path(now, emit) {
             return TransmitOutcome::Blocked;
         }
-        let mut left = quantum;
         let mut outcome = TransmitOutcome::Done;
         while let Some(pick) = self.sender.pick()
             && self.window_open()
@@ -65,14 +61,10 @@ impl Session {
                 outcome = TransmitOutcome::Paced(self.pace.next_at());
                 break;
             }
-            if left == 0 {
-                return TransmitOutcome::More;
-            }
             if emit.room() == 0 || !self.send_data(now, pick, emit) {
                 return TransmitOutcome::Blocked;
             }
             self.pace.on_sent(now, self.cc.gap(), interval);
-            left -= 1;
         }
         // An end that only acknowledges has something to acknowledge until here.
         let is_done = self.send_reports(now, emit) && self.try_path(now, emit);
