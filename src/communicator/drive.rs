@@ -257,7 +257,7 @@ impl Drive {
                 Some(id) => id,
                 None => match engine.start_access(group, request) {
                     Ok(id) => {
-                        engine.poll(Clock.now());
+                        engine.poll_for_posts(|engine, now| engine.poll(now));
                         *started.insert(id)
                     }
                     Err(AccessRefused::Busy { .. }) => return None,

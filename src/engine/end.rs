@@ -19,6 +19,9 @@ use crate::runtime::{Clock, Poller};
 /// Copies of an accelerator end within this time, or the device hangs.
 pub(crate) const COPIES_END: Duration = Duration::from_secs(2);
 
+/// Calls that send an abort to all peers, at most; each sends it to some dozens.
+const MOST_TURNS: usize = 64;
+
 impl Engine {
     /// From now on the end of the group is also reported by `notice`.
     pub fn report_to(&mut self, notice: Notice) {
@@ -196,9 +199,13 @@ impl Engine {
         }
         self.up.fence();
         self.up.broadcast(&abort_header(self.rank, cause, &self.executor));
-        // Ahead of the wait for copies.
+        // Ahead of the wait for copies. A call sends a turn, which is less than a message to each of many peers.
         let (up, mut inboxes) = self.up_and_inboxes();
-        up.transmit(now, &mut inboxes);
+        for _ in 0..MOST_TURNS {
+            if !up.transmit(now, &mut inboxes) {
+                break;
+            }
+        }
         // Their outcomes say whether the copies have ended.
         self.operations.gather(&mut self.executor);
         let waited = self.quiesce();

@@ -31,7 +31,7 @@ use crossbeam::utils::CachePadded;
 use super::lock::lock;
 use super::shared::Shared;
 use super::sleeper::Sleeper;
-use super::{Clock, IdlePolicy, Instant, Poller, sys};
+use super::{IdlePolicy, Instant, Poller, sys};
 pub use awaited_ends::AwaitedEnds;
 pub use dedicated::Dedicated;
 use helper::Helper;
@@ -383,7 +383,7 @@ impl<P: Poller + Send + 'static> Inner<P> {
         }
     }
 
-    /// Polls once for work that waits for a poll, unless another thread drives.
+    /// Polls for work that waits for a poll, unless another thread drives.
     fn nudge(&self) -> Result<(), DriveError> {
         self.nudged.store(true, Ordering::Relaxed);
         // Pairs with the read-modify-write in `release`: either we find the lock free, or the releasing thread sees the
@@ -405,7 +405,7 @@ impl<P: Poller + Send + 'static> Inner<P> {
             let polled = self.drive(
                 &mut locked,
                 &mut |poller| {
-                    self.poll_and_serve(poller, Clock.now());
+                    poller.poll_for_posts(|poller, now| self.poll_and_serve(poller, now));
                     true
                 },
                 None,

@@ -143,6 +143,9 @@ impl Activity {
     }
 }
 
+/// Polls for what a caller has posted, at most.
+const MOST_POLLS: usize = 8;
+
 /// The engine that a shard drives on every poll: a stack on a NIC queue, an executor, or nothing (`()`).
 pub trait Poller {
     /// Does a bounded amount of work without blocking. Must report [`Activity::Busy`] whenever it changed
@@ -172,6 +175,18 @@ pub trait Poller {
     /// that to callers that poll often anyway.
     fn is_at_rest(&self) -> bool {
         false
+    }
+
+    /// Polls for a caller that has posted something and does not wait for it: again, while there is more to do at once, since a poll sends a bounded
+    /// amount. What is left after some polls is left to the helper.
+    fn poll_for_posts(&mut self, mut poll: impl FnMut(&mut Self, Instant) -> Activity) {
+        for _ in 0..MOST_POLLS {
+            let now = Clock.now();
+            let is_busy = poll(self, now).is_busy();
+            if !is_busy || self.next_deadline().is_none_or(|at| at > now) {
+                break;
+            }
+        }
     }
 
     /// Ends what [`arm`](Self::arm) has begun.

@@ -494,6 +494,11 @@ pub trait Emit {
     /// How many datagrams `emit` would take now. A session that has more waits for the next call, behind the others.
     fn room(&self) -> usize;
 
+    /// Whether no more data shall be sent in this call. Acknowledgements and probes still leave: they are few, and what they say is asked for.
+    fn is_turn_over(&self) -> bool {
+        false
+    }
+
     /// Sends the bytes of `header`, which are copied, followed by the payload. They are RUD's header and the body. False if it was not taken; then
     /// it will be offered again.
     fn emit(&mut self, to: &Destination, header: &[u8], payload: Option<Extent>) -> bool;

@@ -181,6 +181,10 @@ impl<E: Emit> Emit for Sealing<'_, E> {
         self.emit.room()
     }
 
+    fn is_turn_over(&self) -> bool {
+        self.emit.is_turn_over()
+    }
+
     fn emit(&mut self, to: &Destination, header: &[u8], payload: Option<Extent>) -> bool {
         let payload = payload.as_ref().map_or(&[][..], |extent| extent.as_bytes());
         let (seal, len) = (&mut *self.seal, header.len() + payload.len() + SEAL_LEN);

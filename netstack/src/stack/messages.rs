@@ -143,13 +143,15 @@ impl<D: Device> Emitter<'_, D> {
 impl<D: Device> rud::Emit for Emitter<'_, D> {
     #[inline]
     fn room(&self) -> usize {
-        if self.turn.is_over() {
-            return 0;
-        }
         match &*self.ports {
             [port] => port.iface.room(),
             ports => ports.iter().map(|port| port.iface.room()).max().unwrap_or(0),
         }
+    }
+
+    #[inline]
+    fn is_turn_over(&self) -> bool {
+        self.turn.is_over()
     }
 
     /// The UDP checksum stays zero: RUD's CRC32C covers payload, addresses and ports, and finds errors that the 16-bit
@@ -182,6 +184,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         match template.put_udp(frame, (to.src_port, to.dst_port), (header, len), Ecn::Ect0) {
             Some(header_len) => {
                 iface.push_written(header_len, payload.as_slice(), Offload::NONE);
+                iface.end_turn();
                 self.counters.tx_rud += 1;
                 self.turn.take(len);
             }
@@ -224,6 +227,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         };
         match queued {
             Ok(()) => {
+                iface.end_turn();
                 self.counters.tx_rud += 1;
                 self.turn.take(len);
                 true

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! [`Stack::poll`] works as follows: frames are received from each port, a turn's at most, and handed to the protocols, timers fire, and
-//! the protocols' frames go to the devices until they take no more, RUD's a turn's at most. Frames that a device does not take stay in the
+//! the protocols' frames go to the devices until they take no more, RUD's data a turn's at most. Frames that a device does not take stay in the
 //! port's batch; back pressure is not loss.
 
 mod addresses;
@@ -73,6 +73,8 @@ pub struct Stack<D> {
     more: bool,
     /// When it is checked next whether releases still have to wait for frames.
     release_at: Instant,
+    /// When there was something to send last.
+    transmitted_at: Instant,
 }
 
 impl<D: Device> Stack<D> {
@@ -84,6 +86,7 @@ impl<D: Device> Stack<D> {
             protocols: Protocols::new(config),
             more: false,
             release_at: Instant::ZERO,
+            transmitted_at: Instant::ZERO,
         }
     }
 
@@ -113,7 +116,8 @@ impl<D: Device> Stack<D> {
         Ok(PortId(self.ports.len() - 1))
     }
 
-    /// One poll: receive a burst from each port, run the protocols and their timers, transmit as much as devices take.
+    /// One poll: receive a turn of frames from each port, run the protocols and their timers, transmit as much as devices take, and of RUD a
+    /// turn.
     /// A stack with RUD sessions is polled with their sink (`poll_with`): here messages are refused, so that their senders send them
     /// again, and who waits for the ends of messages and sessions does not hear of them.
     #[inline]
@@ -224,12 +228,16 @@ impl<D: Device> Stack<D> {
     fn transmit_now(&mut self, now: Instant) -> usize {
         let mut frames_out = 0;
         let mut clear = true;
-        for round in 0..TX_ROUNDS {
+        self.transmitted_at = now;
+        // What RUD has beyond a turn waits for the next poll, which begins with what has come meanwhile.
+        let mut turn = Turn::WHOLE;
+        let mut rud_sends = self.protocols.rud.wants_transmit();
+        if rud_sends {
+            turn = self.ports.iter().map(|port| port.iface.turn()).max().unwrap_or(turn);
+        }
+        for _ in 0..TX_ROUNDS {
             let mut taken = 0;
-            // What RUD has beyond a turn waits for the next poll, which begins with what has come meanwhile.
-            let rud_sends = round == 0 && self.protocols.rud.wants_transmit();
             if rud_sends || self.protocols.tcp.wants_transmit() {
-                let turn = self.ports.iter().map(|port| port.iface.turn()).max().unwrap_or(Turn::WHOLE);
                 let mut emitter = Emitter {
                     now,
                     ports: &mut self.ports,
@@ -243,7 +251,7 @@ impl<D: Device> Stack<D> {
                     emitter.transmit_rud(&mut self.protocols.rud);
                 }
                 self.protocols.tcp.transmit(now, &mut emitter);
-                taken = emitter.taken;
+                (taken, turn) = (emitter.taken, emitter.turn);
             }
             clear = true;
             for port in &mut self.ports {
@@ -253,7 +261,8 @@ impl<D: Device> Stack<D> {
                 clear &= port.is_clear();
             }
             frames_out += taken;
-            if taken == 0 || !self.protocols.tcp.wants_transmit() {
+            rud_sends = self.protocols.rud.wants_transmit() && !turn.is_over();
+            if taken == 0 || !(rud_sends || self.protocols.tcp.wants_transmit()) {
                 break;
             }
         }
@@ -311,6 +320,9 @@ impl<D: Device> Stack<D> {
         let protocols = earliest(self.protocols.rud.next_deadline(), self.protocols.tcp.next_deadline());
         let own = earliest(protocols, self.ip_deadline());
         let own = earliest(own, awaited.then_some(self.release_at));
+        // Datagrams beyond a turn.
+        let is_left = self.protocols.rud.wants_transmit() && !self.is_backlogged();
+        let own = earliest(own, is_left.then_some(self.transmitted_at));
         self.ports.iter().map(Port::next_deadline).fold(own, earliest)
     }
 

@@ -48,6 +48,8 @@ pub(super) struct Interface {
     sent: u64,
     /// How many were put there before the last mark.
     mark: u64,
+    /// How many until RUD's last one.
+    turn_end: u64,
     scratch: Scratch,
     /// Slots of frames in flight, with the number of their frame.
     in_flight: VecDeque<(u64, Slot)>,
@@ -97,6 +99,7 @@ impl Interface {
             queued: 0,
             sent: 0,
             mark: 0,
+            turn_end: 0,
             scratch: Scratch::new(sizes.scratch_slots, usize::from(checked.mtu)),
             in_flight: VecDeque::with_capacity(usize::from(sizes.scratch_slots)),
             link: Link { up: false, next_check: Instant::ZERO },
@@ -124,12 +127,19 @@ impl Interface {
         self.tx.capacity().saturating_sub(RESERVED)
     }
 
-    /// What may be made for the device in a poll beside the frames that wait for it.
-    #[inline]
+    /// What RUD may make for the device in a poll beside its frames that wait for it.
     pub(super) fn turn(&self) -> Turn {
         let mut turn = Turn::WHOLE;
-        self.tx.frames().iter().for_each(|frame| turn.take(frame.len()));
+        let waiting = self.turn_end.saturating_sub(self.sent) as usize;
+        self.tx.frames().iter().take(waiting).for_each(|frame| turn.take(frame.len()));
         turn
+    }
+
+    /// The frame that was put last is RUD's.
+    #[cfg(feature = "rud")]
+    #[inline]
+    pub(super) fn end_turn(&mut self) {
+        self.turn_end = self.queued;
     }
 
     /// Whether frames wait for the device.

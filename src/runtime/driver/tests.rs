@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use super::*;
+use crate::runtime::Clock;
 use crate::runtime::{Activity, ShardError, ShardId, Shards, ShardsBuilder, stopping};
 
 /// A made-up peer: every request is answered a few polls later, in another order than the requests.

@@ -1,5 +1,8 @@
 //! The distance between datagrams (spec.md section 7.5).
 
+/// Nanoseconds of which a sender makes up for what it could not send, at most.
+const LONGEST_BEHIND: u64 = 1_000_000;
+
 /// When the next datagram may leave.
 #[derive(Debug, Default)]
 pub(in crate::rud) struct Pace {
@@ -8,6 +11,8 @@ pub(in crate::rud) struct Pace {
     waited: u64,
     /// Since when one waits, if one does.
     waits_since: Option<u64>,
+    /// The sender's poll before one in which the time of more datagrams had come than it could send.
+    behind_since: Option<u64>,
 }
 
 impl Pace {
@@ -32,6 +37,23 @@ impl Pace {
     /// How long datagrams have waited for their time, over all.
     pub(in crate::rud) fn waited(&self) -> u64 {
         self.waited
+    }
+
+    /// How long ago the poll was whose time since then the sender may make up for, if that before this one was `interval` ago.
+    #[inline]
+    pub(in crate::rud) fn interval(&mut self, now: u64, interval: u64) -> u64 {
+        match self.behind_since.take() {
+            Some(since) if now.saturating_sub(since) <= LONGEST_BEHIND => {
+                interval.max(now.saturating_sub(since))
+            }
+            _ => interval,
+        }
+    }
+
+    /// The rest of what may leave now leaves with the next poll.
+    #[inline]
+    pub(in crate::rud) fn on_turn_over(&mut self, now: u64, interval: u64) {
+        self.behind_since = Some(now.saturating_sub(interval));
     }
 
     /// A datagram left, and the next may `gap` later. A sender that polls every `interval` may make up for the time

@@ -490,6 +490,36 @@ fn datagrams_keep_their_distance_and_make_up_for_a_late_poll() {
     assert!(pace.is_open(20_000));
 }
 
+//= rud/spec.md section 7.5, RUD-83
+#[test]
+fn what_a_turn_had_no_room_for_leaves_with_the_next_polls() {
+    let mut pace = Pace::default();
+    let mut leave = |now: u64, interval: u64, room: usize| {
+        let interval = pace.interval(now, interval);
+        for count in 0..room {
+            if !pace.is_open(now) {
+                return count;
+            }
+            pace.on_sent(now, 100, interval);
+        }
+        if pace.is_open(now) {
+            pace.on_turn_over(now, interval);
+        }
+        room
+    };
+    assert_eq!(leave(10_000, 0, 15), 2);
+    // The time of 50 has come in a pause, and a poll has room for 15.
+    assert_eq!(leave(15_000, 5_000, 15), 15);
+    assert_eq!(leave(15_100, 100, 15), 15);
+    assert_eq!(leave(15_200, 100, 15), 15);
+    // Those of the time between these polls, too.
+    assert_eq!(leave(15_300, 100, 15), 8);
+    assert_eq!(leave(15_400, 100, 15), 1);
+    // What was left long ago is not made up for.
+    assert_eq!(leave(25_400, 10_000, 15), 15);
+    assert_eq!(leave(5_000_000, 0, 15), 2);
+}
+
 //= rud/spec.md section 7.5
 #[test]
 fn single_datagrams_keep_no_distance_however_slow_the_last_full_round_was() {

@@ -14,6 +14,9 @@ use crate::rud::session::{Accepted, Look, Session, TransmitOutcome};
 use crate::time::Instant;
 use crate::wire::rud::Header;
 
+/// Sessions that are asked for reports in one call when the turn is over.
+const MOST_REPORTS: usize = 64;
+
 impl Endpoint {
     /// The caller looks for datagrams now; `more`: its look before left some behind. A caller that looks rarely cannot
     /// tell how long a datagram was there, and its acknowledgements say so. Without these calls every datagram counts
@@ -167,11 +170,16 @@ impl Endpoint {
         Self::arm(deadlines, entry, index);
     }
 
-    /// Sends due datagrams (resends, data, acknowledgements, heartbeats) while `emit` has room.
+    /// Sends due datagrams (resends, data, acknowledgements, heartbeats) while `emit` has room; of data, until the turn is over.
     #[inline]
     pub fn transmit(&mut self, now: Instant, emit: &mut impl Emit) {
         let now = now.as_nanos();
-        while let Some(index) = self.ready.pop_front() {
+        // The session that used the turn up, and how many others are asked for what they have to report. They go before it next time.
+        let (mut last, mut visits) = (None, usize::MAX);
+        while visits != 0
+            && let Some(index) = self.ready.pop_front()
+        {
+            visits -= 1;
             let entry = &mut self.entries[index as usize];
             let outcome = match entry.session.as_deref_mut() {
                 Some(session) => {
@@ -197,13 +205,19 @@ impl Endpoint {
                         self.paced.push(Reverse((at, index)));
                     }
                 }
+                TransmitOutcome::More if last.is_none() => {
+                    last = Some(index);
+                    visits = self.ready.len().min(MOST_REPORTS);
+                }
+                TransmitOutcome::More => self.ready.push_back(index),
                 TransmitOutcome::Blocked => {
                     // The next session begins when there is room again.
                     self.ready.push_back(index);
-                    return;
+                    break;
                 }
             }
         }
+        self.ready.extend(last);
     }
 
     /// Fires timers that are due: losses, probes, time-outs, acknowledgements, heartbeats, refused messages whose

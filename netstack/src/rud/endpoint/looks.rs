@@ -14,6 +14,8 @@ pub(super) struct Looks {
     pause: u64,
     /// For how long a datagram that is found now may have been there; zero if that is not long.
     pub(super) late: u64,
+    /// More came than was read for as long as the last pause: what is left behind is none's.
+    is_slow: bool,
 }
 
 impl Looks {
@@ -25,6 +27,7 @@ impl Looks {
         // Datagrams that a pause has left are read in several looks, for as long as the pause at most. Those that wait
         // for longer wait for a host that is too slow.
         if !more || now.saturating_sub(self.since) > 2 * self.pause {
+            self.is_slow = more && self.interval <= 2 * self.pause;
             self.since = self.last;
             self.pause = self.interval;
         }
@@ -35,6 +38,9 @@ impl Looks {
 
     /// Whether datagrams that a pause has left are read now, of which there may be more.
     pub(super) fn reads_a_pause(&self, now: u64) -> bool {
-        self.late != 0 && now.saturating_sub(self.since) <= 2 * self.pause
+        self.late != 0 && !self.is_slow && now.saturating_sub(self.since) <= 2 * self.pause
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,8 @@ use crate::wire::rud::{DatagramKind, HEADER_LEN, Header, SPLIT_LEN, SPLIT_UNIT, 
 pub(in crate::rud) enum TransmitOutcome {
     /// Nothing more is due.
     Done,
+    /// Data waits for the next call.
+    More,
     /// There is no room to send.
     Blocked,
     /// Data waits until this time.
@@ -52,6 +54,7 @@ impl Session {
         if !self.try_path(now, emit) {
             return TransmitOutcome::Blocked;
         }
+        let interval = self.pace.interval(now, interval);
         let mut outcome = TransmitOutcome::Done;
         while let Some(pick) = self.sender.pick()
             && self.window_open()
@@ -59,6 +62,11 @@ impl Session {
             if !self.pace.is_open(now) {
                 self.pace.on_wait(now);
                 outcome = TransmitOutcome::Paced(self.pace.next_at());
+                break;
+            }
+            if emit.is_turn_over() {
+                self.pace.on_turn_over(now, interval);
+                outcome = TransmitOutcome::More;
                 break;
             }
             if emit.room() == 0 || !self.send_data(now, pick, emit) {

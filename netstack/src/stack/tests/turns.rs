@@ -68,20 +68,24 @@ fn queue<D: Device>(stack: &mut Stack<D>, id: SessionId, messages: u64, len: usi
     }
 }
 
-/// The frames that the device takes in so many polls.
-fn polls(stack: &mut Stack<Taking>, count: u64) -> Vec<usize> {
+/// The datagrams with data that so many polls make. What a session has to report leaves besides.
+fn polls(stack: &mut Stack<Taking>, ids: &[SessionId], count: u64) -> Vec<usize> {
+    let all =
+        |stack: &Stack<Taking>| ids.iter().map(|id| stack.rud().counters(*id).sent as usize).sum::<usize>();
+    let mut made = vec![];
     for poll in 0..count {
+        let before = all(stack);
         stack.poll_with(at_micros(1 + poll), &mut Collect::default());
+        made.push(all(stack) - before);
     }
-    core::mem::take(&mut stack.device_mut(PortId(0)).unwrap().taken)
+    made
 }
 
 #[test]
 fn a_poll_sends_a_turn_of_long_datagrams() {
     let (mut stack, ids) = stack(1, usize::MAX);
     queue(&mut stack, ids[0], 100, LONG);
-    let taken = polls(&mut stack, 5);
-    assert_eq!((&taken[..3], taken.len()), (&[LONG_IN_A_TURN; 3][..], 4));
+    assert_eq!(polls(&mut stack, &ids, 5), [LONG_IN_A_TURN, LONG_IN_A_TURN, LONG_IN_A_TURN, 1, 0]);
 }
 
 #[test]
@@ -89,23 +93,22 @@ fn a_poll_sends_a_turn_of_short_datagrams() {
     let (mut stack, ids) = stack(1, usize::MAX);
     stack.rud_mut().set_bundles(ids[0], false);
     queue(&mut stack, ids[0], 200, 8);
-    let taken = polls(&mut stack, 5);
-    assert_eq!((&taken[..3], taken.len()), (&[SHORT_IN_A_TURN; 3][..], 4));
+    assert_eq!(polls(&mut stack, &ids, 5), [SHORT_IN_A_TURN, SHORT_IN_A_TURN, SHORT_IN_A_TURN, 8, 0]);
 }
 
 /// Datagrams that are made say what had come until then: those that would wait for the device are not made.
 #[test]
 fn a_turn_of_datagrams_waits_for_a_device_that_takes_none() {
     let (mut stack, ids) = stack(2, 0);
-    for id in ids {
-        queue(&mut stack, id, 200, LONG);
+    for id in &ids {
+        queue(&mut stack, *id, 200, LONG);
     }
-    assert_eq!(polls(&mut stack, 10), [0; 0]);
-    assert_eq!(stack.ports[0].iface.room() + LONG_IN_A_TURN, stack.ports[0].iface.capacity());
-    // Room for five: five more are made.
-    stack.device_mut(PortId(0)).unwrap().room = 5;
-    assert_eq!(polls(&mut stack, 10), [5]);
-    assert_eq!(stack.ports[0].iface.room() + LONG_IN_A_TURN, stack.ports[0].iface.capacity());
+    assert_eq!(polls(&mut stack, &ids, 4), [LONG_IN_A_TURN, 0, 0, 0]);
+    // Room for some: as many more are made.
+    stack.device_mut(PortId(0)).unwrap().room = 20;
+    let made = polls(&mut stack, &ids, 4);
+    assert!(made[0] == 0 && (18..=20).contains(&made[1]) && made[2..] == [0, 0], "{made:?}");
+    assert_eq!(stack.device(PortId(0)).unwrap().taken, [20]);
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn sessions_take_turns() {
     for id in &ids {
         queue(&mut stack, *id, 200, LONG);
     }
-    polls(&mut stack, 3);
+    polls(&mut stack, &ids, 3);
     let sent: Vec<u64> = ids.iter().map(|id| stack.rud().counters(*id).sent).collect();
     assert_eq!(sent, [LONG_IN_A_TURN as u64; 3]);
 }
@@ -138,4 +141,80 @@ fn a_poll_takes_in_a_turn_of_frames() {
     assert_eq!(sink_b.got.len(), 300);
     // It is looked whether the turn is over after every 16 frames.
     assert_eq!(most, LONG_IN_A_TURN.next_multiple_of(16));
+}
+
+/// Acknowledgements of one session do not wait for the data of another.
+#[test]
+fn reports_leave_when_the_turn_is_over() {
+    let port = |address| PortConfig::new(address, 24, MTU);
+    let (device_a, device_b) = Loopback::pair(MTU, 256);
+    let mut settings = StackConfig::new(1).with_rud(RUD_PORT);
+    settings.rud.initial_window = 960;
+    let (mut a, mut b) = (Stack::new(settings), stack_of(device_b, port(B)));
+    a.add_port(device_a, port(A)).unwrap();
+    let (mut sink_a, mut sink_b) = (Collect::default(), Collect::default());
+    let (mut at_a, mut at_b) = (vec![], vec![]);
+    for number in [1, 3, 5] {
+        at_a.push(session(&mut a, A, B, (number, number + 1)));
+        at_b.push(session(&mut b, B, A, (number + 1, number)));
+    }
+    // Sessions begin, and neighbours are found.
+    at_a.iter().for_each(|id| queue(&mut a, *id, 1, 8));
+    at_b.iter().for_each(|id| queue(&mut b, *id, 1, 8));
+    for time in 0..2_000 {
+        a.poll_with(at_micros(time), &mut sink_a);
+        b.poll_with(at_micros(time), &mut sink_b);
+    }
+    assert_eq!((sink_a.got.len(), sink_b.got.len()), (3, 3));
+    let before: Vec<u64> = at_a.iter().map(|id| a.rud().counters(*id).acks_sent).collect();
+    // Two sessions owe an acknowledgement, and the data of the first fills turns.
+    queue(&mut a, at_a[0], 200, LONG);
+    at_b[1..].iter().for_each(|id| queue(&mut b, *id, 1, 8));
+    b.poll_with(at_micros(2_000), &mut sink_b);
+    a.poll_with(at_micros(2_000), &mut sink_a);
+    a.poll_with(at_micros(2_050), &mut sink_a);
+    assert!(a.rud().wants_transmit());
+    let after: Vec<u64> = at_a.iter().map(|id| a.rud().counters(*id).acks_sent).collect();
+    assert_eq!(after[1..], [before[1] + 1, before[2] + 1]);
+}
+
+/// Datagrams of UDP that go before do not take RUD's turn.
+#[test]
+fn rud_has_a_turn_beside_udp() {
+    let (mut stack, ids) = stack(1, usize::MAX);
+    let socket = stack.udp_mut().bind(SocketAddrV4::new(A, 0), SocketConfig::default()).unwrap();
+    queue(&mut stack, ids[0], 200, LONG);
+    for time in 0..3 {
+        let to = SocketAddrV4::new(B, 5000);
+        for _ in 0..100 {
+            let payload = Payload::Extent(region().extent(0, 1000).unwrap());
+            stack.udp_send_to(at_micros(time), socket, to, b"", payload).unwrap();
+        }
+        stack.poll_with(at_micros(1 + time), &mut Collect::default());
+    }
+    assert_eq!(stack.rud().counters(ids[0]).sent, 3 * LONG_IN_A_TURN as u64);
+}
+
+#[test]
+fn what_is_left_of_a_turn_is_due_at_once() {
+    let (mut stack, ids) = stack(1, usize::MAX);
+    queue(&mut stack, ids[0], 2 * LONG_IN_A_TURN as u64, LONG);
+    stack.poll_with(at_micros(7), &mut Collect::default());
+    assert_eq!(stack.next_deadline(), Some(at_micros(7)));
+    stack.poll_with(at_micros(8), &mut Collect::default());
+    stack.poll_with(at_micros(9), &mut Collect::default());
+    assert!(stack.next_deadline() > Some(at_micros(9)));
+    // What a device does not take has no deadline of its own.
+    stack.device_mut(PortId(0)).unwrap().room = 0;
+    queue(&mut stack, ids[0], 2 * LONG_IN_A_TURN as u64, LONG);
+    stack.poll_with(at_micros(10), &mut Collect::default());
+    assert!(stack.is_backlogged() && stack.next_deadline() > Some(at_micros(10)));
+}
+
+#[test]
+fn sealed_datagrams_have_turns_too() {
+    let (mut stack, _) = stack(0, usize::MAX);
+    let sealed = session_with(&mut stack, A, B, (2, 3), Some(SealSecret::new([5; 32])));
+    queue(&mut stack, sealed, 100, LONG);
+    assert_eq!(polls(&mut stack, &[sealed], 2), [LONG_IN_A_TURN; 2]);
 }
