@@ -40,7 +40,7 @@ pub struct StackConfig {
     pub icmp_errors_per_second: u32,
     /// Frames of data that may wait for each port's device.
     pub tx_frames: usize,
-    /// Frames received from each port in one poll, at most: 128 KiB of them end it, too.
+    /// Frames received from each port in one poll, at most; fewer where those of its MTU would be more than 128 KiB, but 16 at least.
     pub rx_budget: usize,
     /// Packets of the stack's own (copied datagrams, long echo replies) that may be in flight, per port.
     pub scratch_slots: u16,

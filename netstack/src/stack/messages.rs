@@ -184,7 +184,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         match template.put_udp(frame, (to.src_port, to.dst_port), (header, len), Ecn::Ect0) {
             Some(header_len) => {
                 iface.push_written(header_len, payload.as_slice(), Offload::NONE);
-                iface.end_turn();
+                iface.note_rud();
                 self.counters.tx_rud += 1;
                 self.turn.take(len);
             }
@@ -227,7 +227,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         };
         match queued {
             Ok(()) => {
-                iface.end_turn();
+                iface.note_rud();
                 self.counters.tx_rud += 1;
                 self.turn.take(len);
                 true

@@ -54,11 +54,8 @@ use port::{Interface, Port, Sizes};
 use receive::{Protocols, Receiver};
 use turn::Turn;
 
-/// Rounds of filling and flushing the batches with TCP's segments within one poll.
+/// Rounds of filling and flushing the batches within one poll.
 const TX_ROUNDS: usize = 4;
-
-/// Frames that are received before it is looked whether their turn is over.
-const RX_STEP: usize = 16;
 
 /// The longest time between two checks whether releases still have to wait for frames.
 const RELEASE_CHECK: Duration = Duration::from_micros(10);
@@ -73,7 +70,7 @@ pub struct Stack<D> {
     more: bool,
     /// When it is checked next whether releases still have to wait for frames.
     release_at: Instant,
-    /// When there was something to send last.
+    /// When `transmit` had something to do last.
     transmitted_at: Instant,
 }
 
@@ -99,6 +96,7 @@ impl<D: Device> Stack<D> {
         let checked = config.check(capabilities.kind, capabilities.mtu)?;
         let sizes = Sizes {
             tx_frames: self.protocols.config.tx_frames,
+            rx_budget: self.protocols.config.rx_budget,
             scratch_slots: self.protocols.config.scratch_slots,
         };
         let mac = Mac(device.mac());
@@ -141,26 +139,12 @@ impl<D: Device> Stack<D> {
         self.more = false;
         let mut frames_in = 0;
         for (port, Port { device, iface }) in self.ports.iter_mut().enumerate() {
-            let mut budget = self.protocols.config.rx_budget;
+            let budget = iface.rx_budget;
             let protocols = &mut self.protocols;
             let mut receiver = Receiver { now, iface, port, station: Mac::default(), protocols, sink };
-            let mut turn = Turn::WHOLE;
-            loop {
-                let step = budget.min(RX_STEP);
-                let frames = device.receive(now, step, &mut |frame| {
-                    turn.take(frame.len());
-                    receiver.on_frame(frame);
-                });
-                frames_in += frames;
-                budget -= frames.min(step);
-                if frames < step {
-                    break;
-                }
-                if budget == 0 || turn.is_over() {
-                    self.more = true;
-                    break;
-                }
-            }
+            let frames = device.receive(now, budget, &mut |frame| receiver.on_frame(frame));
+            self.more |= frames >= budget;
+            frames_in += frames;
         }
         if self.protocols.rud.is_due(now, self.more) {
             self.protocols.rud.on_timeout(now, sink);
@@ -233,7 +217,7 @@ impl<D: Device> Stack<D> {
         let mut turn = Turn::WHOLE;
         let mut rud_sends = self.protocols.rud.wants_transmit();
         if rud_sends {
-            turn = self.ports.iter().map(|port| port.iface.turn()).max().unwrap_or(turn);
+            turn = self.ports.iter_mut().map(|port| port.iface.turn()).max().unwrap_or(turn);
         }
         for _ in 0..TX_ROUNDS {
             let mut taken = 0;
@@ -261,8 +245,8 @@ impl<D: Device> Stack<D> {
                 clear &= port.is_clear();
             }
             frames_out += taken;
-            rud_sends = self.protocols.rud.wants_transmit() && !turn.is_over();
-            if taken == 0 || !(rud_sends || self.protocols.tcp.wants_transmit()) {
+            rud_sends = self.protocols.rud.wants_transmit();
+            if taken == 0 || !(rud_sends && !turn.is_over() || self.protocols.tcp.wants_transmit()) {
                 break;
             }
         }

@@ -1,5 +1,6 @@
 //! One port: a device, its addresses and neighbours, and the batch of frames that wait for it.
 
+use core::ops::Range;
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -48,8 +49,11 @@ pub(super) struct Interface {
     sent: u64,
     /// How many were put there before the last mark.
     mark: u64,
-    /// How many until RUD's last one.
-    turn_end: u64,
+    /// Frames that are received in a poll, at most.
+    pub(super) rx_budget: usize,
+    /// The last of RUD's frames with none of others between them, by their numbers, and those before that waited when it began.
+    rud_run: Range<u64>,
+    rud_runs: Vec<Range<u64>>,
     scratch: Scratch,
     /// Slots of frames in flight, with the number of their frame.
     in_flight: VecDeque<(u64, Slot)>,
@@ -79,6 +83,7 @@ pub(super) enum QueueError {
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
     pub(super) tx_frames: usize,
+    pub(super) rx_budget: usize,
     pub(super) scratch_slots: u16,
 }
 
@@ -99,7 +104,9 @@ impl Interface {
             queued: 0,
             sent: 0,
             mark: 0,
-            turn_end: 0,
+            rx_budget: sizes.rx_budget.min(Turn::frames(checked.mtu)),
+            rud_run: 0..0,
+            rud_runs: vec![],
             scratch: Scratch::new(sizes.scratch_slots, usize::from(checked.mtu)),
             in_flight: VecDeque::with_capacity(usize::from(sizes.scratch_slots)),
             link: Link { up: false, next_check: Instant::ZERO },
@@ -127,19 +134,43 @@ impl Interface {
         self.tx.capacity().saturating_sub(RESERVED)
     }
 
-    /// What RUD may make for the device in a poll beside its frames that wait for it.
-    pub(super) fn turn(&self) -> Turn {
-        let mut turn = Turn::WHOLE;
-        let waiting = self.turn_end.saturating_sub(self.sent) as usize;
-        self.tx.frames().iter().take(waiting).for_each(|frame| turn.take(frame.len()));
+    /// What RUD may still put into the batch in a poll: its own waiting frames count.
+    #[inline]
+    pub(super) fn turn(&mut self) -> Turn {
+        if self.tx.is_empty() { Turn::WHOLE } else { self.rest_of_turn() }
+    }
+
+    #[cold]
+    fn rest_of_turn(&mut self) -> Turn {
+        let (mut turn, sent) = (Turn::WHOLE, self.sent);
+        self.rud_runs.retain(|run| run.end > sent);
+        for run in self.rud_runs.iter().chain([&self.rud_run]) {
+            let (from, to) = (run.start.max(sent) - sent, run.end.max(sent) - sent);
+            let waiting = self.tx.frames().get(from as usize..to as usize).unwrap_or_default();
+            waiting.iter().for_each(|frame| turn.take(frame.len()));
+        }
         turn
     }
 
     /// The frame that was put last is RUD's.
     #[cfg(feature = "rud")]
     #[inline]
-    pub(super) fn end_turn(&mut self) {
-        self.turn_end = self.queued;
+    pub(super) fn note_rud(&mut self) {
+        if self.rud_run.end + 1 != self.queued {
+            self.begin_rud_run();
+        }
+        self.rud_run.end = self.queued;
+    }
+
+    /// Frames of others are between the one that was put last and RUD's one before.
+    #[cfg(feature = "rud")]
+    #[cold]
+    fn begin_rud_run(&mut self) {
+        let first = self.queued - 1;
+        let before = core::mem::replace(&mut self.rud_run, first..first);
+        if before.end > self.sent {
+            self.rud_runs.push(before);
+        }
     }
 
     /// Whether frames wait for the device.

@@ -1,14 +1,17 @@
-//! How much of a poll the frames of one direction may take.
+//! How much of a poll one direction may take.
 
-/// Bytes of a turn. What is sent beyond them would say what had come when the turn began, though more has come since; and frames that are taken in or made
-/// are still in a second-level cache when the protocol or the device reads them. Two hosts that sent to each other over an embedded link had 0.38
-/// of the rate of bare frames while a turn had no end, and 0.9 with 8 to 16 frames of 9,000 bytes (benchmarks.md, "The link").
+/// Bytes of a turn. Data beyond them would leave with acknowledgements that are old by then, while what the peer sends waits; and frames of one turn are still
+/// in a second-level cache when the protocol or the device reads them. With turns of 128 KiB two hosts that send to each other over an embedded
+/// link have 0.7 to 0.9 of the rate of bare frames, and 0.4 to 0.5 where turns have no end (docs/benchmarks.md, "The link").
 const BYTES: usize = 128 << 10;
 
 /// A shorter frame counts as so many bytes: 64 frames are a turn at most.
 const LEAST: usize = BYTES / 64;
 
-/// The frames that still fit the turn, by their bytes.
+/// Frames that are received in one, at least: long ones may exceed it a little, and devices give bursts.
+const FEWEST: usize = 16;
+
+/// What of a turn is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
     left: usize,
@@ -17,13 +20,18 @@ pub(super) struct Turn {
 impl Turn {
     pub(super) const WHOLE: Self = Self { left: BYTES };
 
+    /// Frames of `mtu` bytes that are one, and 16 at least.
+    pub(super) fn frames(mtu: u16) -> usize {
+        (BYTES / usize::from(mtu.max(1))).max(FEWEST)
+    }
+
     /// A frame of `len` bytes is part of it.
     #[inline]
     pub(super) fn take(&mut self, len: usize) {
         self.left = self.left.saturating_sub(len.max(LEAST));
     }
 
-    /// Whether no frame more is.
+    /// Whether nothing is left of it.
     #[inline]
     pub(super) fn is_over(self) -> bool {
         self.left == 0

@@ -511,3 +511,31 @@ fn a_panic_at_once_is_an_error_for_everybody() {
     assert_eq!(driver.with(|_| ()), Err(error));
     assert_eq!(driver.at_once(|_, _| Some(())), Ok(None));
 }
+
+/// An engine that sends a part of what was posted in each poll.
+struct Sending {
+    left: u32,
+    polls: u32,
+}
+
+impl Poller for Sending {
+    fn poll(&mut self, _now: Instant) -> Activity {
+        self.polls += 1;
+        let busy = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        Activity::from_busy(busy)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        (self.left > 0).then_some(Instant::ZERO)
+    }
+}
+
+#[test]
+fn what_was_posted_leaves_in_a_few_polls_of_the_caller() {
+    for (left, polls) in [(0, 1), (1, 1), (5, 5), (100, 8)] {
+        let mut engine = Sending { left, polls: 0 };
+        engine.poll_for_posts(|engine, now| engine.poll(now));
+        assert_eq!(engine.polls, polls, "{left}");
+    }
+}

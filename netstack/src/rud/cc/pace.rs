@@ -11,8 +11,8 @@ pub(in crate::rud) struct Pace {
     waited: u64,
     /// Since when one waits, if one does.
     waits_since: Option<u64>,
-    /// The sender's poll before one in which the time of more datagrams had come than it could send.
-    behind_since: Option<u64>,
+    /// The time of the poll before the one whose turn ended too early; zero if none did.
+    behind_since: u64,
 }
 
 impl Pace {
@@ -39,21 +39,19 @@ impl Pace {
         self.waited
     }
 
-    /// How long ago the poll was whose time since then the sender may make up for, if that before this one was `interval` ago.
+    /// For how long the sender may make up. `interval`: the time since its last poll.
     #[inline]
     pub(in crate::rud) fn interval(&mut self, now: u64, interval: u64) -> u64 {
-        match self.behind_since.take() {
-            Some(since) if now.saturating_sub(since) <= LONGEST_BEHIND => {
-                interval.max(now.saturating_sub(since))
-            }
-            _ => interval,
+        match core::mem::take(&mut self.behind_since) {
+            0 => interval,
+            since => interval.max(now.saturating_sub(since).min(LONGEST_BEHIND)),
         }
     }
 
     /// The rest of what may leave now leaves with the next poll.
-    #[inline]
+    #[cold]
     pub(in crate::rud) fn on_turn_over(&mut self, now: u64, interval: u64) {
-        self.behind_since = Some(now.saturating_sub(interval));
+        self.behind_since = now.saturating_sub(interval);
     }
 
     /// A datagram left, and the next may `gap` later. A sender that polls every `interval` may make up for the time

@@ -515,9 +515,9 @@ fn what_a_turn_had_no_room_for_leaves_with_the_next_polls() {
     // Those of the time between these polls, too.
     assert_eq!(leave(15_300, 100, 15), 8);
     assert_eq!(leave(15_400, 100, 15), 1);
-    // What was left long ago is not made up for.
+    // Of what was left long ago, a millisecond is made up for.
     assert_eq!(leave(25_400, 10_000, 15), 15);
-    assert_eq!(leave(5_000_000, 0, 15), 2);
+    assert_eq!(leave(5_000_000, 0, 100_000), 10_002);
 }
 
 //= rud/spec.md section 7.5

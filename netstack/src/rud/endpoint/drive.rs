@@ -174,50 +174,67 @@ impl Endpoint {
     #[inline]
     pub fn transmit(&mut self, now: Instant, emit: &mut impl Emit) {
         let now = now.as_nanos();
-        // The session that used the turn up, and how many others are asked for what they have to report. They go before it next time.
-        let (mut last, mut visits) = (None, usize::MAX);
-        while visits != 0
-            && let Some(index) = self.ready.pop_front()
-        {
-            visits -= 1;
-            let entry = &mut self.entries[index as usize];
-            let outcome = match entry.session.as_deref_mut() {
-                Some(session) => {
-                    let interval = self.looks.interval;
-                    session.hear_of_marks(self.network_marks.get());
-                    let outcome = match entry.seal.as_deref_mut() {
-                        //= rud/spec.md section 10, RUD-90
-                        None if session.is_sealed() => TransmitOutcome::Done,
-                        None => session.transmit(now, interval, emit),
-                        Some(seal) => transmit_sealed(session, seal, (now, interval), emit),
-                    };
-                    entry.due = session.deadline();
-                    Self::arm(&mut self.deadlines, entry, index);
-                    outcome
-                }
-                None => TransmitOutcome::Done,
-            };
-            match outcome {
-                TransmitOutcome::Done => entry.ready = false,
-                TransmitOutcome::Paced(at) => {
-                    entry.ready = false;
-                    if !core::mem::replace(&mut entry.paced, true) {
-                        self.paced.push(Reverse((at, index)));
-                    }
-                }
-                TransmitOutcome::More if last.is_none() => {
-                    last = Some(index);
-                    visits = self.ready.len().min(MOST_REPORTS);
-                }
-                TransmitOutcome::More => self.ready.push_back(index),
+        while let Some(index) = self.ready.pop_front() {
+            match self.transmit_one(now, index, emit) {
+                TransmitOutcome::Done | TransmitOutcome::Paced(_) => {}
+                TransmitOutcome::More => return self.transmit_reports(now, index, emit),
                 TransmitOutcome::Blocked => {
                     // The next session begins when there is room again.
+                    self.ready.push_back(index);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The turn is over: others send what they have to report, and go before `last`, which used it up, next time.
+    #[cold]
+    fn transmit_reports(&mut self, now: u64, last: u16, emit: &mut impl Emit) {
+        for _ in 0..self.ready.len().min(MOST_REPORTS) {
+            let Some(index) = self.ready.pop_front() else { break };
+            match self.transmit_one(now, index, emit) {
+                TransmitOutcome::Done | TransmitOutcome::Paced(_) => {}
+                TransmitOutcome::More => self.ready.push_back(index),
+                TransmitOutcome::Blocked => {
                     self.ready.push_back(index);
                     break;
                 }
             }
         }
-        self.ready.extend(last);
+        self.ready.push_back(last);
+    }
+
+    /// One session sends.
+    #[inline(always)]
+    fn transmit_one(&mut self, now: u64, index: u16, emit: &mut impl Emit) -> TransmitOutcome {
+        let entry = &mut self.entries[index as usize];
+        let outcome = match entry.session.as_deref_mut() {
+            Some(session) => {
+                let interval = self.looks.interval;
+                session.hear_of_marks(self.network_marks.get());
+                let outcome = match entry.seal.as_deref_mut() {
+                    //= rud/spec.md section 10, RUD-90
+                    None if session.is_sealed() => TransmitOutcome::Done,
+                    None => session.transmit(now, interval, emit),
+                    Some(seal) => transmit_sealed(session, seal, (now, interval), emit),
+                };
+                entry.due = session.deadline();
+                Self::arm(&mut self.deadlines, entry, index);
+                outcome
+            }
+            None => TransmitOutcome::Done,
+        };
+        match outcome {
+            TransmitOutcome::Done => entry.ready = false,
+            TransmitOutcome::Paced(at) => {
+                entry.ready = false;
+                if !core::mem::replace(&mut entry.paced, true) {
+                    self.paced.push(Reverse((at, index)));
+                }
+            }
+            TransmitOutcome::More | TransmitOutcome::Blocked => {}
+        }
+        outcome
     }
 
     /// Fires timers that are due: losses, probes, time-outs, acknowledgements, heartbeats, refused messages whose

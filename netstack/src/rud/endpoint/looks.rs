@@ -14,7 +14,7 @@ pub(super) struct Looks {
     pause: u64,
     /// For how long a datagram that is found now may have been there; zero if that is not long.
     pub(super) late: u64,
-    /// More came than was read for as long as the last pause: what is left behind is none's.
+    /// Looks leave something behind although no pause was before them: this host is too slow.
     is_slow: bool,
 }
 
@@ -22,12 +22,12 @@ impl Looks {
     /// One more; whether the one before left datagrams behind.
     #[inline]
     pub(super) fn on_look(&mut self, now: u64, more: bool) {
-        self.interval = now.saturating_sub(self.last);
+        let usual = core::mem::replace(&mut self.interval, now.saturating_sub(self.last));
         //= rud/spec.md section 7.1, RUD-75
         // Datagrams that a pause has left are read in several looks, for as long as the pause at most. Those that wait
         // for longer wait for a host that is too slow.
         if !more || now.saturating_sub(self.since) > 2 * self.pause {
-            self.is_slow = more && self.interval <= 2 * self.pause;
+            self.is_slow = more && self.interval <= 2 * usual;
             self.since = self.last;
             self.pause = self.interval;
         }

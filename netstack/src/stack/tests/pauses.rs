@@ -5,7 +5,7 @@ use super::*;
 /// Two stacks with a session, of which the first reads `budget` frames a poll.
 fn pair(budget: usize) -> (Pair, [SessionId; 2]) {
     let mut pair = Pair::new(config(A), config(B));
-    pair.a.protocols.config.rx_budget = budget;
+    pair.a.ports[0].iface.rx_budget = budget;
     let ids = [session(&mut pair.a, A, B, (1, 2)), session(&mut pair.b, B, A, (2, 1))];
     (pair, ids)
 }

@@ -139,8 +139,7 @@ fn a_poll_takes_in_a_turn_of_frames() {
         most = most.max(b.poll_with(at_micros(time), &mut sink_b).frames_in);
     }
     assert_eq!(sink_b.got.len(), 300);
-    // It is looked whether the turn is over after every 16 frames.
-    assert_eq!(most, LONG_IN_A_TURN.next_multiple_of(16));
+    assert_eq!(most, (128 << 10) / usize::from(MTU));
 }
 
 /// Acknowledgements of one session do not wait for the data of another.
@@ -193,6 +192,23 @@ fn rud_has_a_turn_beside_udp() {
         stack.poll_with(at_micros(1 + time), &mut Collect::default());
     }
     assert_eq!(stack.rud().counters(ids[0]).sent, 3 * LONG_IN_A_TURN as u64);
+}
+
+/// Nor do they where they wait for the device: then RUD shares the room that it makes.
+#[test]
+fn rud_has_room_beside_udp_that_waits() {
+    let (mut stack, ids) = stack(1, 0);
+    let socket = stack.udp_mut().bind(SocketAddrV4::new(A, 0), SocketConfig::default()).unwrap();
+    queue(&mut stack, ids[0], 600, LONG);
+    for time in 0..60 {
+        let payload = || Payload::Extent(region().extent(0, 1000).unwrap());
+        let to = SocketAddrV4::new(B, 5000);
+        while stack.udp_send_to(at_micros(time), socket, to, b"", payload()).is_ok() {}
+        stack.device_mut(PortId(0)).unwrap().room = 20;
+        stack.poll_with(at_micros(1 + time), &mut Collect::default());
+    }
+    let sent = stack.rud().counters(ids[0]).sent;
+    assert!((100..1_000).contains(&sent), "{sent} of 1200 frames");
 }
 
 #[test]

@@ -22,11 +22,13 @@ fn what_a_pause_has_left_is_read_for_as_long_as_the_pause() {
     assert_eq!(read(&mut looks, &mut now, 10_000, 20), 20);
     // Then a host that always leaves something behind is too slow, and its timers fire.
     assert_eq!(read(&mut looks, &mut now, 10_000, 1_000), 0);
-    // A pause of its own is another matter.
-    now += 200_000;
-    looks.on_look(now, true);
-    assert!(looks.reads_a_pause(now));
-    assert_eq!(read(&mut looks, &mut now, 10_000, 20), 20);
+    // A pause of its own is another matter, also one right after another.
+    for pause in [200_000, 300_000, 300_000, 100_000] {
+        now += pause;
+        looks.on_look(now, true);
+        assert!(looks.reads_a_pause(now), "{pause}");
+        assert!(read(&mut looks, &mut now, 1_000, 50) == 50, "{pause}");
+    }
 }
 
 //= rud/spec.md section 6.3, RUD-100
