@@ -359,7 +359,7 @@ fn a_sender_that_fills_the_buffer_leaves_some_of_the_link() {
     }
 }
 
-/// The rows *by cuts* of the table in docs/benchmarks.md, "RUD beside TCP", which it prints.
+/// The table in docs/benchmarks.md, "RUD beside TCP", which it prints.
 #[test]
 fn most_buffers_and_seeds_leave_a_session_its_share() {
     if std::env::var_os("SHOUTER_TEST_LONG").is_none() {
