@@ -217,7 +217,7 @@ impl<D: Device> Stack<D> {
         let mut turn = Turn::WHOLE;
         let mut rud_sends = self.protocols.rud.wants_transmit();
         if rud_sends {
-            turn = self.ports.iter_mut().map(|port| port.iface.turn()).max().unwrap_or(turn);
+            turn = self.ports.iter().map(|port| port.iface.turn()).max().unwrap_or(turn);
         }
         for _ in 0..TX_ROUNDS {
             let mut taken = 0;

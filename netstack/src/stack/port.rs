@@ -136,14 +136,13 @@ impl Interface {
 
     /// What RUD may still put into the batch in a poll: its own waiting frames count.
     #[inline]
-    pub(super) fn turn(&mut self) -> Turn {
+    pub(super) fn turn(&self) -> Turn {
         if self.tx.is_empty() { Turn::WHOLE } else { self.rest_of_turn() }
     }
 
     #[cold]
-    fn rest_of_turn(&mut self) -> Turn {
+    fn rest_of_turn(&self) -> Turn {
         let (mut turn, sent) = (Turn::WHOLE, self.sent);
-        self.rud_runs.retain(|run| run.end > sent);
         for run in self.rud_runs.iter().chain([&self.rud_run]) {
             let (from, to) = (run.start.max(sent) - sent, run.end.max(sent) - sent);
             let waiting = self.tx.frames().get(from as usize..to as usize).unwrap_or_default();
@@ -168,9 +167,9 @@ impl Interface {
     fn begin_rud_run(&mut self) {
         let first = self.queued - 1;
         let before = core::mem::replace(&mut self.rud_run, first..first);
-        if before.end > self.sent {
-            self.rud_runs.push(before);
-        }
+        self.rud_runs.push(before);
+        let sent = self.sent;
+        self.rud_runs.retain(|run| run.end > sent);
     }
 
     /// Whether frames wait for the device.
